@@ -13,7 +13,7 @@ from setuptools.command.build_py import build_py
 from setuptools.command.sdist import sdist
 
 CONFIGS = Path("configs")
-VERSION = Path("v8", "version.py")
+VERSION = Path("v8", "base", "version.py")
 COMMIT = os.environ.get("V8_COMMIT") or run_path(str(Path(__file__).parent / VERSION))["commit"]()
 
 

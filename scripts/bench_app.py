@@ -33,18 +33,18 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
-from v8.app.desk import ForecastService
-from v8.app.guard import AccessPolicy
-from v8.app.page import ForecastView
-from v8.app.places import ModelSnapshot, month_before
-from v8.app.server import Site, make_application, make_server, open_listener
-from v8.artifacts.forecaster import Forecaster
-from v8.artifacts.metadata import read_metadata
-from v8.forecasts.issuing import IssuedForecast
-from v8.hardware import describe_machine
-from v8.market.series import Series
-from v8.market.sources.source import open_source
-from v8.storage import passing_folder
+from v8.annexes.live.app.desk import ForecastService
+from v8.annexes.live.app.guard import AccessPolicy
+from v8.annexes.live.app.page import ForecastView
+from v8.annexes.live.app.places import ModelSnapshot, month_before
+from v8.annexes.live.app.server import Site, make_application, make_server, open_listener
+from v8.api.issuing import IssuedForecast
+from v8.base.hardware import describe_machine
+from v8.base.storage import passing_folder
+from v8.data.market.series import Series
+from v8.data.market.sources.source import open_source
+from v8.forecaster.forecaster import Forecaster
+from v8.forecaster.metadata import read_metadata
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -177,7 +177,7 @@ def service_of(model: Path, number: int) -> ForecastService:
 
 def drawn(url: str, number: int, home: Path) -> tuple[float | None, float | None]:
     """Return the seconds that a browser takes to the first paint, and to the last tile; None without one."""
-    file = REPOSITORY / "tests" / "app" / "devtools.py"
+    file = REPOSITORY / "tests" / "annexes" / "live" / "app" / "devtools.py"
     spec = importlib.util.spec_from_file_location("devtools", file)
     assert spec and spec.loader
     devtools = sys.modules["devtools"] = importlib.util.module_from_spec(spec)

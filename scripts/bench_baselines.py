@@ -43,23 +43,23 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-from v8.artifacts.forecaster import Forecaster
-from v8.artifacts.run_folder import RunRecord, pin_of, read_run
-from v8.baselines.baselines import BASELINES, NAIVE, Boosting, fit_boosted
-from v8.columns import CLOSE, OHLC, TASK_OHLC
-from v8.errors import ArtifactError, ProfileError, V8Error
-from v8.evaluation.evaluation import MODEL, Evaluation
-from v8.evaluation.metrics import measure_errors
-from v8.evaluation.significance import ALPHA, corrected_p_values, diebold_mariano
-from v8.features.table import compute_table
-from v8.hardware import describe_machine, versions
-from v8.market.candles import Candles
-from v8.market.series import Series, load_universe
-from v8.market.sources.source import CandleSource, open_source
-from v8.profile import Profile, load_profile
-from v8.tasks import TASKS
-from v8.windows.dataset import SeriesData, prepare_series, table_columns
-from v8.windows.span import Span
+from v8.base.errors import ArtifactError, ProfileError, V8Error
+from v8.base.hardware import describe_machine, versions
+from v8.data.features.table import compute_table
+from v8.data.market.candles import Candles, pin_of
+from v8.data.market.series import Series, load_universe
+from v8.data.market.sources.source import CandleSource, open_source
+from v8.data.windows.dataset import SeriesData, prepare_series, table_columns
+from v8.data.windows.span import Span
+from v8.forecaster.forecaster import Forecaster
+from v8.model.baselines.baselines import BASELINES, NAIVE, Boosting, fit_boosted
+from v8.model.evaluation.evaluation import MODEL, Evaluation
+from v8.model.evaluation.metrics import measure_errors
+from v8.model.evaluation.significance import ALPHA, corrected_p_values, diebold_mariano
+from v8.profile.columns import CLOSE, OHLC, TASK_OHLC
+from v8.profile.profile import Profile, load_profile
+from v8.profile.tasks import TASKS
+from v8.runs.run_folder import RunRecord, read_run
 
 POOLED_NAME = "lightgbm_pooled"
 POOLED = Boosting(num_trees=200, num_leaves=15, learning_rate=0.06, min_leaf=400, max_windows=1_500)

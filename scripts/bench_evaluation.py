@@ -32,17 +32,17 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, os.environ.get("MEASURED_CHECKOUT", str(REPOSITORY)))
 
-from v8.baselines.baselines import BASELINES
-from v8.evaluation.evaluation import evaluate_quantiles, evaluate_windows
-from v8.features.table import compute_table
-from v8.hardware import describe_machine
-from v8.market.series import Series
-from v8.market.sources.source import open_source
-from v8.profile import load_profile
+from v8.base.hardware import describe_machine
+from v8.data.features.table import compute_table
+from v8.data.market.series import Series
+from v8.data.market.sources.source import open_source
+from v8.data.windows.dataset import prepare_series, table_columns
+from v8.data.windows.span import Span
+from v8.model.baselines.baselines import BASELINES
+from v8.model.evaluation.evaluation import evaluate_quantiles, evaluate_windows
+from v8.model.training.trainer import FleetMember, Trainer
+from v8.profile.profile import load_profile
 from v8.runs.stages import calibrate
-from v8.training.trainer import FleetMember, Trainer
-from v8.windows.dataset import prepare_series, table_columns
-from v8.windows.span import Span
 
 SERIES = ("BTCUSDT-15m", "ETHUSDT-15m", "SOLUSDT-1h", "DOGEUSDT-1h")
 PARTS = ("calibrate", "forecast", "evaluate", "quantiles")

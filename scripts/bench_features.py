@@ -50,14 +50,14 @@ from ta.volatility import AverageTrueRange, BollingerBands
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
-from v8.columns import OHLCV
-from v8.features.indicators import computed_rows
-from v8.features.store import FeatureStore
-from v8.features.table import compute_table
-from v8.market.candles import Candles
-from v8.market.series import load_universe
-from v8.market.sources.source import open_source
-from v8.profile import load_profile, profile_names
+from v8.data.features.store import FeatureStore
+from v8.data.features.table import compute_table
+from v8.data.market.candles import Candles
+from v8.data.market.series import load_universe
+from v8.data.market.sources.source import open_source
+from v8.profile.columns import OHLCV
+from v8.profile.indicators import computed_rows
+from v8.profile.profile import load_profile, profile_names
 
 INDICATORS: tuple[str, ...] = (
     *("rsi", "macd", "macd_signal", "roc", "bb_upper", "bb_lower", "bb_width", "bb_position"),

@@ -3,10 +3,10 @@
 
     python scripts/bench_gpu_loops.py [--profile aligned] [--models 40] [--device gpu] [--compared FILE ...]
 
-Each setting of `v8.machine.choices.GPU_LOOPS` has a process of its own on each backend, which measures the
-same steps twice in a row: so a setting that fails when it is repeated is distinguished from one that fails at
-the start. `--compared` names results of `scripts/bench_training.py`; the fastest of stock Keras and PyTorch
-in them is compared with the best setting. With `--device cpu` everything but the GPU is tried.
+Each setting of `v8.runs.machine.choices.GPU_LOOPS` has a process of its own on each backend, which measures
+the same steps twice in a row: so a setting that fails when it is repeated is distinguished from one that
+fails at the start. `--compared` names results of `scripts/bench_training.py`; the fastest of stock Keras and
+PyTorch in them is compared with the best setting. With `--device cpu` everything but the GPU is tried.
 """
 
 # ruff: noqa: E402 - the package is next to this folder
@@ -25,10 +25,10 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
-from v8.machine.choices import FORMATS, GPU_LOOPS, SINGLE_THREADED
-from v8.machine.processes import MeasurementRequest, run_processes
-from v8.networks.steps_per_trip import STEPS_PER_TRIP, STEPS_VARIABLE
-from v8.profile import Profile, load_profile
+from v8.model.networks.steps_per_trip import STEPS_PER_TRIP, STEPS_VARIABLE
+from v8.profile.profile import Profile, load_profile
+from v8.runs.machine.choices import FORMATS, GPU_LOOPS, SINGLE_THREADED
+from v8.runs.machine.processes import MeasurementRequest, run_processes
 
 BACKENDS = ("tensorflow", "jax")
 LIMIT_S = 200.0

@@ -20,18 +20,18 @@ from typing import Any
 
 import numpy as np
 
-from v8.features.store import FeatureStore
-from v8.hardware import backend_name, peak_bytes_of
-from v8.market.series import Series
-from v8.market.sources.demo import DemoSource
-from v8.networks.networks import build_network, stack
-from v8.profile import Profile, load_profile
+from v8.base.hardware import backend_name, peak_bytes_of
+from v8.data.features.store import FeatureStore
+from v8.data.market.series import Series
+from v8.data.market.sources.demo import DemoSource
+from v8.model.networks.networks import build_network, stack
+from v8.model.training.probe import random_batch
+from v8.model.training.step import compiled_step, initial_state
+from v8.profile.profile import Profile, load_profile
 from v8.runs.events import Event, StageStarted
 from v8.runs.jobs import Job
 from v8.runs.local import InProcessEngine
 from v8.runs.observers import EventCallback
-from v8.training.probe import random_batch
-from v8.training.step import compiled_step, initial_state
 
 
 def with_training(profile: Profile, **changes: Any) -> Profile:

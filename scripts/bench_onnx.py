@@ -40,20 +40,20 @@ import psutil
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(REPOSITORY)]
 
-from v8.artifacts.forecaster import Forecaster
-from v8.artifacts.metadata import MODEL_FILE, ONNX_FILE, read_metadata
-from v8.artifacts.onnx_contents import SERIES_KEY
-from v8.artifacts.shared_models import SharedModels
-from v8.features.table import compute_table
-from v8.forecasts.export import opened_models
-from v8.hardware import describe_machine
-from v8.market.candles import Candles
-from v8.market.sources.source import open_source
-from v8.networks.published import ABOUT_MEMBER, forecast_windows
-from v8.storage import digest_file, passing_folder, write_json
-from v8.windows.dataset import table_columns, window_anchors
-from v8.windows.span import Span
-from v8.wording import Table
+from v8.api.export import opened_models
+from v8.base.hardware import describe_machine
+from v8.base.storage import digest_file, passing_folder, write_json
+from v8.base.wording import Table
+from v8.data.features.table import compute_table
+from v8.data.market.candles import Candles
+from v8.data.market.sources.source import open_source
+from v8.data.windows.dataset import table_columns, window_anchors
+from v8.data.windows.span import Span
+from v8.forecaster.forecaster import Forecaster
+from v8.forecaster.metadata import MODEL_FILE, ONNX_FILE, read_metadata
+from v8.forecaster.onnx_contents import SERIES_KEY
+from v8.forecaster.shared_models import SharedModels
+from v8.model.networks.published import ABOUT_MEMBER, forecast_windows
 
 RUNTIMES = ("keras", "onnx")
 OUTPUTS = ("ohlc", "bands", "volatility")

@@ -4,8 +4,8 @@
     python scripts/bench_precision.py [--profile aligned --profile frontier] [--json PATH]
 
 For each profile: the format that `auto` chooses, measured with an empty cache, and the speeds of all three
-formats on the whole network in one process, in turns (`v8.training.probe.format_speeds`). The last column is
-the chosen format's speed divided by the best one's; it must be at least 0.9 (issue 12).
+formats on the whole network in one process, in turns (`v8.model.training.probe.format_speeds`). The last
+column is the chosen format's speed divided by the best one's; it must be at least 0.9 (issue 12).
 """
 
 # ruff: noqa: E402 - the package is next to this folder
@@ -22,10 +22,10 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
-from v8.hardware import describe_machine, may_have_gpu
-from v8.machine.choices import FORMATS, choose_precision
-from v8.machine.processes import MeasurementRequest, run_processes
-from v8.profile import load_profile
+from v8.base.hardware import describe_machine, may_have_gpu
+from v8.profile.profile import load_profile
+from v8.runs.machine.choices import FORMATS, choose_precision
+from v8.runs.machine.processes import MeasurementRequest, run_processes
 
 LEAST = 0.9
 SECONDS = 1.0

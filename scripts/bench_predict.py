@@ -31,9 +31,9 @@ sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "tests" / "parts"), str(REPOSI
 from bench_features import machine
 from exchange_api import ExchangeApi
 
-from v8.hub.opening import open_place
-from v8.market.series import Series
-from v8.market.sources.source import open_source
+from v8.data.market.series import Series
+from v8.data.market.sources.source import open_source
+from v8.publish.hub.opening import open_place
 
 DAY_S = 86_400
 MOST_REQUESTS = 41

@@ -19,22 +19,22 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
-from v8.machine.starting import quiet_start
+from v8.base.starting import quiet_start
 
 with quiet_start():
     import tensorflow as tf
 
 import numpy as np
 
-from v8.features.table import compute_table
-from v8.market.series import Series
-from v8.market.sources.demo import DemoSource
-from v8.networks.cost import training_flop_per_window
-from v8.profile import load_profile, profile_names
-from v8.training.pipeline import on_device
-from v8.training.trainer import FleetMember, Trainer
-from v8.windows.batches import FleetWindows
-from v8.windows.dataset import prepare_series, table_columns
+from v8.data.features.table import compute_table
+from v8.data.market.series import Series
+from v8.data.market.sources.demo import DemoSource
+from v8.data.windows.batches import FleetWindows
+from v8.data.windows.dataset import prepare_series, table_columns
+from v8.model.networks.cost import training_flop_per_window
+from v8.model.training.pipeline import on_device
+from v8.model.training.trainer import FleetMember, Trainer
+from v8.profile.profile import load_profile, profile_names
 
 NUM_BARS = 1_500
 STEPS_A_TURN = 5

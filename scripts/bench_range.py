@@ -3,9 +3,10 @@
 
     python scripts/bench_range.py runs/frontier [--source vision] [--every 7]
 
-The range is that of `v8.artifacts.forecaster.Outlook`: 9 of 10 windows should stay inside with all of their
+The range is that of `v8.forecaster.forecaster.Outlook`: 9 of 10 windows should stay inside with all of their
 bars. Prints a line for each series of a run, then one for each timeframe. A run evaluates some of the
-windows itself (`v8.evaluation.price_range`); here the saved models are used, and as many windows as wanted.
+windows itself (`v8.model.evaluation.price_range`); here the saved models are used, and as many windows as
+wanted.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from v8.artifacts.forecaster import Forecaster
-from v8.artifacts.nested_runs import served_folder
-from v8.artifacts.run_folder import read_run
-from v8.baselines.ranges import PATH_LAYERS
-from v8.columns import TASK_OHLC
-from v8.evaluation.price_range import RangeCoverage, measure_range, pooled
-from v8.evaluation.verdict import timeframe_of
-from v8.features.table import compute_table
-from v8.market.series import Series
-from v8.market.sources.source import CandleSource, open_source
-from v8.networks.published import forecast_windows
-from v8.quantile_levels import quantile_output
-from v8.windows.dataset import prepare_series, table_columns
-from v8.windows.span import Span
+from v8.data.features.table import compute_table
+from v8.data.market.series import Series
+from v8.data.market.sources.source import CandleSource, open_source
+from v8.data.windows.dataset import prepare_series, table_columns
+from v8.data.windows.span import Span
+from v8.forecaster.forecaster import Forecaster
+from v8.model.baselines.ranges import PATH_LAYERS
+from v8.model.evaluation.price_range import RangeCoverage, measure_range, pooled
+from v8.model.evaluation.verdict import timeframe_of
+from v8.model.networks.published import forecast_windows
+from v8.profile.columns import TASK_OHLC
+from v8.profile.quantile_levels import quantile_output
+from v8.runs.nested_runs import served_folder
+from v8.runs.run_folder import read_run
 
 
 def main() -> int:

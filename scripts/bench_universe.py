@@ -36,13 +36,13 @@ import pandas as pd
 import psutil
 
 REPOSITORY = Path(__file__).parents[1]
-sys.path[:0] = [str(REPOSITORY / folder) for folder in ("", "scripts", "tests/hub", "tests/parts")]
+sys.path[:0] = [str(REPOSITORY / folder) for folder in ("", "scripts", "tests/publish/hub", "tests/parts")]
 
 import loopback
 from drills.ground import kill, weights_of
 
-from v8.market.series import Series
-from v8.market.sources.demo import DemoSource
+from v8.data.market.series import Series
+from v8.data.market.sources.demo import DemoSource
 
 NUM_BARS = 500
 REPO = "someone/universe"

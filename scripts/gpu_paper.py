@@ -33,7 +33,7 @@ from typing import Any, Final
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
-from v8.machine.choices import FORMATS
+from v8.runs.machine.choices import FORMATS
 
 WHEELS: Final = REPOSITORY / ".gpu-paper"
 NOTED: Final = REPOSITORY / "scripts" / "gpu_paper.json"
@@ -211,12 +211,12 @@ def _step_and_arguments(
     """Return the step that a GPU would compile, and arguments of its shapes: the only place that calls it."""
     import numpy as np
 
-    from v8.networks.networks import build_network, stack
-    from v8.networks.products import products_of
-    from v8.networks.steps_per_trip import STEPS_PER_TRIP
-    from v8.profile import load_profile
-    from v8.training.probe import random_batch
-    from v8.training.step import compiled_step, initial_state
+    from v8.model.networks.networks import build_network, stack
+    from v8.model.networks.products import products_of
+    from v8.model.networks.steps_per_trip import STEPS_PER_TRIP
+    from v8.model.training.probe import random_batch
+    from v8.model.training.step import compiled_step, initial_state
+    from v8.profile.profile import load_profile
 
     profile = load_profile(profile_name)
     steps_per_trip = steps_per_trip or STEPS_PER_TRIP

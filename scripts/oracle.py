@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "tests/parts"), str(REPOSITORY / "tests/hub")]
+sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "tests/parts"), str(REPOSITORY / "tests/publish/hub")]
 
 import h5py
 import numpy as np
@@ -42,7 +42,7 @@ from later_candles import BEGIN_S, with_future
 from loopback import WRITE_TOKEN, LoopbackHub
 from watched_replay import ledger_rows
 
-from v8.former_names import KEYS, VALUES, with_current_names
+from v8.base.former_names import KEYS, VALUES, with_current_names
 
 FIXED = ["--device", "cpu", "--workers", "1"]
 EXACT = ["--precision", "float32"]

@@ -41,10 +41,10 @@ sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "tests/parts")]
 from exchange_api import ExchangeApi
 from watched_replay import MOVED_CLOCK, WatchedReplay, ledger_rows
 
-from v8.artifacts.nested_runs import read_serving
-from v8.ledger.database import Ledger, place_name
-from v8.market.series import Series
-from v8.market.sources.vision import VisionSource
+from v8.annexes.live.ledger.database import Ledger, place_name
+from v8.data.market.series import Series
+from v8.data.market.sources.vision import VisionSource
+from v8.runs.nested_runs import read_serving
 
 NAMES = ("BTCUSDT-15m", "SOLUSDT-15m", "ETHUSDT-1h")
 BEGIN = pd.Timestamp("2024-09-03T12:00", tz="UTC")

@@ -38,21 +38,21 @@ from numpy.typing import NDArray
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
-from v8.baselines import ranges
-from v8.baselines.baselines import BASELINES, NAIVE
-from v8.baselines.ranges import MEMBERS, fit_ensemble, fit_range_paths, fit_shares, mix, resampled_bars
-from v8.features.indicators import warmup_bars
-from v8.features.table import compute_table
-from v8.market.candles import Candles
-from v8.market.series import load_universe
-from v8.market.sources.source import CandleSource, open_source
-from v8.networks.serving import ServingModel
-from v8.profile import Profile, load_profile
-from v8.quantile_levels import MEDIAN
-from v8.tasks import TASKS
-from v8.training.trainer import FleetMember, Trainer, TrainingResult
-from v8.windows.dataset import SeriesData, prepare_series, split_rows, table_columns
-from v8.windows.span import Span
+from v8.data.features.table import compute_table
+from v8.data.market.candles import Candles
+from v8.data.market.series import load_universe
+from v8.data.market.sources.source import CandleSource, open_source
+from v8.data.windows.dataset import SeriesData, prepare_series, split_rows, table_columns
+from v8.data.windows.span import Span
+from v8.model.baselines import ranges
+from v8.model.baselines.baselines import BASELINES, NAIVE
+from v8.model.baselines.ranges import MEMBERS, fit_ensemble, fit_range_paths, fit_shares, mix, resampled_bars
+from v8.model.networks.serving import ServingModel
+from v8.model.training.trainer import FleetMember, Trainer, TrainingResult
+from v8.profile.indicators import warmup_bars
+from v8.profile.profile import Profile, load_profile
+from v8.profile.quantile_levels import MEDIAN
+from v8.profile.tasks import TASKS
 
 Forecasts = Mapping[str, NDArray[Any]]  # per task, shape (W, H, C), in the task's unit
 Errors = dict[str, dict[str, float]]  # per task and rule, relative to the naive forecast

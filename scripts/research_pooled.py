@@ -8,8 +8,8 @@ data before the origin, and evaluated on the days after it. Figure: mean absolut
 steps 1, 3, 6 and 10, as a multiple of that of a regression per series on the newest 5,600 bars (log ranges
 over 1 to 240 bars and the clock, the formula of `calibration: ensemble`); median over the coins, on how many
 it is smaller, and the chance p of such a mean difference if both were as good: the test of
-`v8.evaluation.significance`, the coins of a close averaged first, as back-tests do. docs/research/pooled.md
-has what came of it.
+`v8.model.evaluation.significance`, the coins of a close averaged first, as back-tests do.
+docs/research/pooled.md has what came of it.
 
 `--decoded` evaluates OHLC, bands and volatility: what is forecast becomes candles by the regression of
 `calibration: ensemble`, compared with baselines of the registry that are refitted up to the origin.
@@ -48,22 +48,22 @@ from numpy.typing import NDArray
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
-from v8.arrays import FloatArray
-from v8.baselines.baselines import BASELINES, NAIVE
-from v8.baselines.ranges import RangeFormula, fit_ensemble, move_terms
-from v8.columns import CLOSE, HIGH, LOW, OPEN_TIME, WAVES
-from v8.evaluation.metrics import measure_errors
-from v8.evaluation.significance import diebold_mariano
-from v8.features.formulas import FLOOR_SHARE, PERIODS_S, wave
-from v8.features.table import compute_table
-from v8.market.candles import Candles
-from v8.market.series import Series, load_universe
-from v8.market.sources.source import open_source
-from v8.profile import load_profile
-from v8.tasks import TASKS
-from v8.windows.dataset import table_columns, window_anchors
-from v8.windows.scaling import fit_scaling
-from v8.windows.span import Span
+from v8.base.arrays import FloatArray
+from v8.data.features.table import compute_table
+from v8.data.market.candles import Candles
+from v8.data.market.series import Series, load_universe
+from v8.data.market.sources.source import open_source
+from v8.data.windows.dataset import table_columns, window_anchors
+from v8.data.windows.scaling import fit_scaling
+from v8.data.windows.span import Span
+from v8.model.baselines.baselines import BASELINES, NAIVE
+from v8.model.baselines.ranges import RangeFormula, fit_ensemble, move_terms
+from v8.model.evaluation.metrics import measure_errors
+from v8.model.evaluation.significance import diebold_mariano
+from v8.profile.columns import CLOSE, HIGH, LOW, OPEN_TIME, WAVES
+from v8.profile.formulas import FLOOR_SHARE, PERIODS_S, wave
+from v8.profile.profile import load_profile
+from v8.profile.tasks import TASKS
 
 HORIZON: Final = 10
 STEPS: Final = (1, 3, 6, 10)  # evaluated

@@ -24,20 +24,20 @@ from made_once import made_once, shared_folder
 from marks import MarkGuard
 from skips import SkipCounter
 
-from v8 import plugins
-from v8.baselines.baselines import BASELINES
-from v8.families import FAMILIES
-from v8.families.family import TeacherForcingSettings
-from v8.features.indicators import FEATURES
-from v8.features.table import FeatureTable, compute_table
-from v8.invocation import repeated
-from v8.market.candles import Candles
-from v8.market.series import Series
-from v8.market.sources.source import SOURCES, open_source
-from v8.profile import Profile, load_profile
-from v8.registry import own_entries
-from v8.tasks import TASKS
-from v8.windows.dataset import SeriesData, prepare_series, table_columns
+from v8.base import plugins
+from v8.base.invocation import repeated
+from v8.base.registry import own_entries
+from v8.data.features.table import FeatureTable, compute_table
+from v8.data.market.candles import Candles
+from v8.data.market.series import Series
+from v8.data.market.sources.source import SOURCES, open_source
+from v8.data.windows.dataset import SeriesData, prepare_series, table_columns
+from v8.model.baselines.baselines import BASELINES
+from v8.profile.families import FAMILIES
+from v8.profile.families.family import TeacherForcingSettings
+from v8.profile.indicators import FEATURES
+from v8.profile.profile import Profile, load_profile
+from v8.profile.tasks import TASKS
 
 # Other work on a machine must not fail a test: none of them asserts how long something takes.
 hypothesis.settings.register_profile("unhurried", deadline=None)
@@ -143,8 +143,8 @@ HALFWAY = '''"""The close goes half of the way back to the mean of the twenty kn
 
 import numpy as np
 
-from v8.columns import TASK_OHLC
-from v8.baselines.baselines import BASELINES, Baseline
+from v8.profile.columns import TASK_OHLC
+from v8.model.baselines.baselines import BASELINES, Baseline
 
 
 def fit_halfway(train, scaling):
@@ -188,7 +188,7 @@ def exchange_api(monkeypatch: pytest.MonkeyPatch) -> Iterator[ExchangeApi]:
     It is years behind this machine: no test but those of the clock counts the question for a newest candle.
     """
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setattr("v8.market.sources.rest.MOST_APART_S", float("inf"))
+    monkeypatch.setattr("v8.data.market.sources.rest.MOST_APART_S", float("inf"))
     with ExchangeApi() as served:
         monkeypatch.setenv("V8_REST_URL", served.url)
         monkeypatch.setenv("V8_VISION_URL", served.url)
@@ -250,10 +250,10 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
     series = Series.parse("BTCUSDT-15m")
 
     def train(home: Path) -> None:
-        from v8.artifacts.run_folder import RunFolder, RunRecord
         from v8.runs.jobs import Job
         from v8.runs.local import InProcessEngine
         from v8.runs.observers import RunObserver
+        from v8.runs.run_folder import RunFolder, RunRecord
 
         (home / "candles").mkdir()
         frame = open_source("demo").candles(series, profile.newest_bars).to_frame()

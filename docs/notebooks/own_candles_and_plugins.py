@@ -47,8 +47,8 @@ Path("halfway.py").write_text(
     '''
 import numpy as np
 
-from v8.baselines.baselines import BASELINES, Baseline
-from v8.columns import TASK_OHLC
+from v8.model.baselines.baselines import BASELINES, Baseline
+from v8.profile.columns import TASK_OHLC
 
 
 def fit_halfway(train, scaling):

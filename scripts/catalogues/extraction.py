@@ -14,8 +14,8 @@ from babel.messages.catalog import Catalog
 from babel.messages.extract import extract
 
 from catalogues.words import COMPOSED, REGISTERED, WRITTEN, Words
-from v8.version import VERSION
-from v8.wording import spaced
+from v8.base.version import VERSION
+from v8.base.wording import spaced
 
 REPOSITORY: Final = Path(__file__).parents[2]
 CALLS: Final = ("say", "term")
@@ -27,8 +27,8 @@ _HEADER: Final = """\
 # This file is distributed under the licence of v8."""
 _MAINTAINERS: Final = "the v8 maintainers"
 
-_IMPORT: Final = "from v8.language import"  # other functions are called `say`, too
-_TEMPLATE_SENTENCE: Final = re.compile(r"\[\[(.+?)\]\]")  # as `v8.reports.markup.filled` finds them
+_IMPORT: Final = "from v8.base.language import"  # other functions are called `say`, too
+_TEMPLATE_SENTENCE: Final = re.compile(r"\[\[(.+?)\]\]")  # as `v8.publish.report.markup.filled` finds them
 
 Extracted = tuple[int, str | None, str | tuple[str, ...], list[str]]
 """What Babel wants of an extractor: line, name of the function, sentence, comments."""

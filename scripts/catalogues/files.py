@@ -1,4 +1,4 @@
-"""Catalogues as files in `v8/locale/LANGUAGE/LC_MESSAGES`: `v8.po` for translators, `v8.mo` for v8."""
+"""Catalogues as files in `v8/base/locale/LANGUAGE/LC_MESSAGES`: `v8.po` for translators, `v8.mo` for v8."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from babel.messages.mofile import write_mo
 from babel.messages.pofile import read_po, write_po
 
 from catalogues.extraction import REPOSITORY, blank_catalogue
-from v8.language import ENGLISH, LANGUAGES
-from v8.storage import write_bytes
+from v8.base.language import ENGLISH, LANGUAGES
+from v8.base.storage import write_bytes
 
-LOCALES: Final = REPOSITORY / "v8" / "locale"
+LOCALES: Final = REPOSITORY / "v8" / "base" / "locale"
 TRANSLATED: Final = tuple(name for name in LANGUAGES if name != ENGLISH)
 TEMPLATE: Final = REPOSITORY / "build" / "v8.pot"
 

@@ -1,4 +1,4 @@
-"""Words that are data: `v8.language.term` translates them, but no call of it holds them written out.
+"""Words that are data: `v8.base.language.term` translates them, but no call of it holds them written out.
 
 A sentence that `say` is called with, or that stands in `[[...]]` in a template, is found by itself. Titles of
 tables, names of tasks and of facts are listed here, by the file that they stand in.
@@ -9,21 +9,21 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Final, get_args
 
-from v8.baselines.baselines import BASELINES
-from v8.comparison.page import CLAIM_NOTE, CLAIMED
-from v8.comparison.results import FIGURES
-from v8.evaluation.fold_losses import POOLS
-from v8.evaluation.importance import KINDS
-from v8.evaluation.significance import ComparisonResult
-from v8.hardware import describe_machine
-from v8.market.candles import CandleReport, Gap, Leap, LostRow
-from v8.reports.backtest import BREAK_RULE, NOTE, QUANTILE_NOTE
-from v8.reports.markup import BUTTONS, DEMO_WARNING
-from v8.tasks import TASKS
-from v8.trading.page import SCORES_TITLE as TITLE_OF_SCORES
-from v8.trading.page import TITLE as TITLE_OF_GAINS
-from v8.trading.rules import TRADING_RULES
-from v8.wording import spaced
+from v8.annexes.comparison.page import CLAIM_NOTE, CLAIMED
+from v8.annexes.comparison.results import FIGURES
+from v8.annexes.trading.page import SCORES_TITLE as TITLE_OF_SCORES
+from v8.annexes.trading.page import TITLE as TITLE_OF_GAINS
+from v8.annexes.trading.rules import TRADING_RULES
+from v8.base.hardware import describe_machine
+from v8.base.wording import spaced
+from v8.data.market.candles import CandleReport, Gap, Leap, LostRow
+from v8.model.baselines.baselines import BASELINES
+from v8.model.evaluation.fold_losses import POOLS
+from v8.model.evaluation.importance import KINDS
+from v8.model.evaluation.significance import ComparisonResult
+from v8.profile.tasks import TASKS
+from v8.publish.report.backtest import BREAK_RULE, NOTE, QUANTILE_NOTE
+from v8.publish.report.markup import BUTTONS, DEMO_WARNING
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ _ERROR_UNITS: Final = ("of last close", "price", "in %", "as is")
 
 REGISTERED: Final = (
     Words(
-        "v8/tasks.py",
+        "v8/profile/tasks.py",
         "What is forecast: the title of a task at the beginning of a sentence, its name, or a column of it.",
         (
             *(task.title for task in TASKS.values()),
@@ -65,41 +65,41 @@ REGISTERED: Final = (
         ),
     ),
     Words(
-        "v8/evaluation/significance.py",
+        "v8/model/evaluation/significance.py",
         "Result of a test; the name of a baseline follows, except where nothing is known.",
         get_args(ComparisonResult),
     ),
-    Words("v8/tasks.yaml", "What is forecast.", tuple(task.sentence for task in TASKS.values())),
+    Words("v8/profile/tasks.yaml", "What is forecast.", tuple(task.sentence for task in TASKS.values())),
     Words(
-        "v8/baselines/baselines.yaml",
+        "v8/model/baselines/baselines.yaml",
         "What a baseline assumes.",
         tuple(baseline.sentence for baseline in BASELINES.values()),
     ),
     Words(
-        "v8/baselines/baselines.yaml",
+        "v8/model/baselines/baselines.yaml",
         "A baseline in a few words; its name stands before it.",
         tuple(baseline.brief for baseline in BASELINES.values() if baseline.brief),
     ),
     Words(
-        "v8/market/candles.py",
+        "v8/data/market/candles.py",
         "What was found in the candles of a source; counts follow.",
         (*_REPORT_FIELDS,),
     ),
     Words(
-        "v8/hardware.py",
+        "v8/base/hardware.py",
         FACT,
         tuple(f"machine: {name.removesuffix('_bytes').replace('_', ' ')}" for name in describe_machine()),
     ),
-    Words("v8/reports/markup.py", "Warning on every page of a simulated market.", (DEMO_WARNING,)),
-    Words("v8/reports/markup.py", "What a button of a chart does.", BUTTONS),
-    Words("v8/reports/backtest.py", "Note below a table.", (BREAK_RULE, NOTE, QUANTILE_NOTE)),
-    Words("v8/evaluation/fold_losses.py", "Folds that a row sums up.", (*POOLS,)),
-    Words("v8/evaluation/importance.py", "Kind of inputs of a network.", (*KINDS,)),
-    Words("v8/comparison/results.py", FIGURE, tuple(kind.title for kind in FIGURES.values())),
-    Words("v8/comparison/page.py", FIGURE, (*CLAIMED.values(), CLAIM_NOTE)),
-    Words("v8/trading/page.py", "Title of a table.", (TITLE_OF_GAINS, TITLE_OF_SCORES)),
+    Words("v8/publish/report/markup.py", "Warning on every page of a simulated market.", (DEMO_WARNING,)),
+    Words("v8/publish/report/markup.py", "What a button of a chart does.", BUTTONS),
+    Words("v8/publish/report/backtest.py", "Note below a table.", (BREAK_RULE, NOTE, QUANTILE_NOTE)),
+    Words("v8/model/evaluation/fold_losses.py", "Folds that a row sums up.", (*POOLS,)),
+    Words("v8/model/evaluation/importance.py", "Kind of inputs of a network.", (*KINDS,)),
+    Words("v8/annexes/comparison/results.py", FIGURE, tuple(kind.title for kind in FIGURES.values())),
+    Words("v8/annexes/comparison/page.py", FIGURE, (*CLAIMED.values(), CLAIM_NOTE)),
+    Words("v8/annexes/trading/page.py", "Title of a table.", (TITLE_OF_GAINS, TITLE_OF_SCORES)),
     Words(
-        "v8/trading/rules.py",
+        "v8/annexes/trading/rules.py",
         "A rule of trading, the unit of its gain, or what is done without a forecast.",
         (*_RULE_TITLES,),
     ),
@@ -108,56 +108,74 @@ REGISTERED: Final = (
 
 COMPOSED: Final = (
     Words(
-        "v8/reports/page.py",
+        "v8/publish/report/page.py",
         "An error and its unit, title of a column.",
         tuple(f"{kind} {unit}" for kind in ("MAE", "RMSE") for unit in _ERROR_UNITS),
     ),
-    Words("v8/reports/page.py", "The value of a fact that holds.", ("True",)),
-    Words("v8/app/page.py", FACT, ("train span", "validation span", "test span")),
+    Words("v8/publish/report/page.py", "The value of a fact that holds.", ("True",)),
+    Words("v8/annexes/live/app/page.py", FACT, ("train span", "validation span", "test span")),
 )
 """Words that code puts together."""
 
 WRITTEN: Final = (
-    Words("v8/reports/page.py", TITLE, ("Series", "Reason", "direction, step 1", "best epoch", "time")),
-    Words("v8/reports/page.py", TITLE, ("model's MAE ÷ its", "p of it", "model's RMSE ÷ its")),
-    Words("v8/reports/page.py", TITLE, ("model's CRPS ÷ its", "inputs", "span", "rows")),
-    Words("v8/reports/page.py", TITLE, ("step", "hit rate", "always up", "windows counted")),
-    Words("v8/reports/page.py", TITLE, ("worth, independent", "actual values flat", "forecast flat")),
-    Words("v8/reports/page.py", FACT, ("profile digest", "charts", "candle source", "started", "command")),
-    Words("v8/reports/page.py", STAGE, ("all",)),
-    Words("v8/runs/stages.py", STAGE, ("candles", "features", "windows", "evaluate", "save", "compile")),
-    Words("v8/training/trainer.py", STAGE, ("build", "compile", "train", "validate")),
-    Words("v8/reports/figures.py", "Candles that a line is about.", ("train", "validation")),
-    Words("v8/app/answers.py", "A part of the candles.", ("train", "validation", "test")),
-    Words("v8/windows/dataset.py", FACT, ("embargo bars",)),
     Words(
-        "v8/market/frames.py",
+        "v8/publish/report/page.py", TITLE, ("Series", "Reason", "direction, step 1", "best epoch", "time")
+    ),
+    Words("v8/publish/report/page.py", TITLE, ("model's MAE ÷ its", "p of it", "model's RMSE ÷ its")),
+    Words("v8/publish/report/page.py", TITLE, ("model's CRPS ÷ its", "inputs", "span", "rows")),
+    Words("v8/publish/report/page.py", TITLE, ("step", "hit rate", "always up", "windows counted")),
+    Words("v8/publish/report/page.py", TITLE, ("worth, independent", "actual values flat", "forecast flat")),
+    Words(
+        "v8/publish/report/page.py", FACT, ("profile digest", "charts", "candle source", "started", "command")
+    ),
+    Words("v8/publish/report/page.py", STAGE, ("all",)),
+    Words("v8/runs/stages.py", STAGE, ("candles", "features", "windows", "evaluate", "save", "compile")),
+    Words("v8/model/training/trainer.py", STAGE, ("build", "compile", "train", "validate")),
+    Words("v8/publish/report/figures.py", "Candles that a line is about.", ("train", "validation")),
+    Words("v8/annexes/live/app/answers.py", "A part of the candles.", ("train", "validation", "test")),
+    Words("v8/data/windows/dataset.py", FACT, ("embargo bars",)),
+    Words(
+        "v8/data/market/frames.py",
         "A unit that times were written in.",
         ("seconds", "milliseconds", "microseconds", "nanoseconds"),
     ),
-    Words("v8/evaluation/importance.py", "Kind of inputs of a network.", ("moves", "beside")),
-    Words("v8/reports/backtest.py", TITLE, ("fold", "task", "best baseline", "its error", "× best")),
-    Words("v8/reports/backtest.py", TITLE, ("smaller", "verdict", "shock", "Pooled", "By fold")),
-    Words("v8/reports/backtest.py", TITLE, ("series", "× naive", "× best baseline", "Model")),
-    Words("v8/reports/backtest.py", FACT, ("created at", "source")),
-    Words("v8/reports/backtest.py", "What is counted; its number comes before it.", ("fold", "model")),
-    Words("v8/comparison/page.py", "What is counted; its number comes before it.", ("repeat", "epoch")),
-    Words("v8/app/page.py", "What is counted; its number comes before it.", ("day",)),
-    Words("v8/comparison/page.py", TITLE, ("Profile",)),
-    Words("v8/trading/page.py", TITLE, ("rule, unit", "best alternative", "its gain", "its score")),
-    Words("v8/trading/page.py", TITLE, ("no forecast", "perfect foresight", "p, corrected")),
-    Words("v8/trading/page.py", "What is counted; its number comes before it.", ("day",)),
-    Words("v8/trading/page.py", TITLE, ("model − best alternative, 95 %",)),
-    Words("v8/trading/rules.py", FIGURE, ("target volatility, % a year", "utility before costs, % a year")),
-    Words("v8/trading/rules.py", FIGURE, ("volatility, % a year", "held, %", "held and right, %")),
-    Words("v8/trading/rules.py", FIGURE, ("right where held, %", "worst fall in one test span, mean, %")),
-    Words("v8/trading/rules.py", FIGURE, ("traded, times a year", "costs, % a year")),
-    Words("v8/trading/rules.py", FIGURE, ("earned in one test span, mean, %",)),
-    Words("v8/trading/rules.py", FIGURE, ("filled, %", "width, bps", "stopped, %")),
-    Words("v8/trading/rules.py", FIGURE, ("closes beyond the range, %", "MAE of volatility, % a year")),
-    Words("v8/trading/rules.py", FIGURE, ("lost by stops (−: gained), bps a trade",)),
-    Words("v8/app/tiles.py", "How much the price moves.", ("calm", "usual", "wild", "unknown")),
-    Words("v8/app/page.py", TITLE, ("opens, UTC",)),
-    Words("v8/app/answers.py", FACT, ("profile", "bars", "candles digest", "model sha256", "revision")),
+    Words("v8/model/evaluation/importance.py", "Kind of inputs of a network.", ("moves", "beside")),
+    Words("v8/publish/report/backtest.py", TITLE, ("fold", "task", "best baseline", "its error", "× best")),
+    Words("v8/publish/report/backtest.py", TITLE, ("smaller", "verdict", "shock", "Pooled", "By fold")),
+    Words("v8/publish/report/backtest.py", TITLE, ("series", "× naive", "× best baseline", "Model")),
+    Words("v8/publish/report/backtest.py", FACT, ("created at", "source")),
+    Words("v8/publish/report/backtest.py", "What is counted; its number comes before it.", ("fold", "model")),
+    Words(
+        "v8/annexes/comparison/page.py", "What is counted; its number comes before it.", ("repeat", "epoch")
+    ),
+    Words("v8/annexes/live/app/page.py", "What is counted; its number comes before it.", ("day",)),
+    Words("v8/annexes/comparison/page.py", TITLE, ("Profile",)),
+    Words("v8/annexes/trading/page.py", TITLE, ("rule, unit", "best alternative", "its gain", "its score")),
+    Words("v8/annexes/trading/page.py", TITLE, ("no forecast", "perfect foresight", "p, corrected")),
+    Words("v8/annexes/trading/page.py", "What is counted; its number comes before it.", ("day",)),
+    Words("v8/annexes/trading/page.py", TITLE, ("model − best alternative, 95 %",)),
+    Words(
+        "v8/annexes/trading/rules.py",
+        FIGURE,
+        ("target volatility, % a year", "utility before costs, % a year"),
+    ),
+    Words("v8/annexes/trading/rules.py", FIGURE, ("volatility, % a year", "held, %", "held and right, %")),
+    Words(
+        "v8/annexes/trading/rules.py", FIGURE, ("right where held, %", "worst fall in one test span, mean, %")
+    ),
+    Words("v8/annexes/trading/rules.py", FIGURE, ("traded, times a year", "costs, % a year")),
+    Words("v8/annexes/trading/rules.py", FIGURE, ("earned in one test span, mean, %",)),
+    Words("v8/annexes/trading/rules.py", FIGURE, ("filled, %", "width, bps", "stopped, %")),
+    Words(
+        "v8/annexes/trading/rules.py", FIGURE, ("closes beyond the range, %", "MAE of volatility, % a year")
+    ),
+    Words("v8/annexes/trading/rules.py", FIGURE, ("lost by stops (−: gained), bps a trade",)),
+    Words("v8/annexes/live/app/tiles.py", "How much the price moves.", ("calm", "usual", "wild", "unknown")),
+    Words("v8/annexes/live/app/page.py", TITLE, ("opens, UTC",)),
+    Words(
+        "v8/annexes/live/app/answers.py",
+        FACT,
+        ("profile", "bars", "candles digest", "model sha256", "revision"),
+    ),
 )
 """Words that their file holds as literals, so a check finds those that it no longer holds."""

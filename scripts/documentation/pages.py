@@ -23,7 +23,7 @@ import yaml
 
 from documentation import notebooks
 from documentation.reference import REPOSITORY, pages
-from v8.version import VERSION
+from v8.base.version import VERSION
 
 DOCS: Final = REPOSITORY / "docs"
 ENGLISH = "en"

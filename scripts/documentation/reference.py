@@ -26,12 +26,13 @@ import yaml
 from pydantic_core import PydanticUndefined
 from typer.core import TyperGroup
 
-from v8.app import answers
+from v8.annexes.live.app import answers
+from v8.base.annexes import python_functions
 from v8.cli.app import app
-from v8.families import FAMILIES
-from v8.features import ta_features
-from v8.features.indicators import FEATURES, warmup_bars
-from v8.profile import Profile
+from v8.profile import ta_features
+from v8.profile.families import FAMILIES
+from v8.profile.indicators import FEATURES, warmup_bars
+from v8.profile.profile import Profile
 
 REPOSITORY: Final = Path(__file__).parents[2]
 FIELDS: Final = REPOSITORY / "docs" / "fields.yaml"
@@ -359,27 +360,16 @@ def python() -> str:
     parts = [
         "# Python",
         "Everything has type hints, and `help` shows the same text. The examples are run by tests. Every "
-        "error is a `v8.errors.V8Error`, one sentence of four parts: where, the rule, the value received, "
+        "error is a `v8.V8Error`, one sentence of four parts: where, the rule, the value received, "
         "and how to correct it.",
     ]
-    for name in sorted(package.__all__):
+    for name in sorted({*package.__all__, *python_functions()}):
         value = getattr(package, name)
-        if not inspect.isclass(value) and not inspect.isroutine(value):
-            value = _called(value)
         parts += [f"## `v8.{name}` {{#{name.lower()}}}", *_documented(f"v8.{name}", value)]
         if inspect.isclass(value):
             for member, method in _members(value):
                 parts += [f"### `{name}.{member}` {{#{name.lower()}-{member}}}", *_documented(member, method)]
     return joined(parts)
-
-
-def _called(value: Any) -> Any:
-    """Return the function behind a package that can be called."""
-    if value.__name__ == "v8.windows":
-        return import_module("v8.api.windows").windows
-    if value.__name__ == "v8.search":
-        return import_module("v8.search.python").search
-    return import_module("v8.api.forecaster").features if value.__name__ == "v8.features" else value
 
 
 def _members(owner: type) -> Iterator[tuple[str, Any]]:

@@ -26,7 +26,7 @@ sys.path[:0] = [str(REPOSITORY / "tests" / "parts")]
 from exchange_api import ApiFault, ExchangeApi
 from later_candles import BEGIN_S, with_future, write_past
 
-from v8.columns import OHLC
+from v8.profile.columns import OHLC
 
 KIND = "api"
 NUM_PAST = 1_600

@@ -11,11 +11,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import v8.hub.client
+import v8.publish.hub.client
 from v8.cli.app import main
 
-v8.hub.client.HubRetryPolicy = partial(  # type: ignore[misc, assignment]
-    v8.hub.client.HubRetryPolicy, timeout_s=3.0, first_s=0.2
+v8.publish.hub.client.HubRetryPolicy = partial(  # type: ignore[misc, assignment]
+    v8.publish.hub.client.HubRetryPolicy, timeout_s=3.0, first_s=0.2
 )
 
 if __name__ == "__main__":

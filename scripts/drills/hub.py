@@ -23,7 +23,7 @@ from typing import Any
 from drills.ground import DRILLS, REPOSITORY, Drill, Ground, Place, digests, drill, kill, killed_after
 from drills.interrupts import AT_ONCE_S, HANG_S, SOON_S
 
-sys.path[:0] = [str(REPOSITORY / "tests" / "hub"), str(REPOSITORY / "tests" / "parts")]
+sys.path[:0] = [str(REPOSITORY / "tests" / "publish" / "hub"), str(REPOSITORY / "tests" / "parts")]
 
 import loopback
 
@@ -88,7 +88,7 @@ def _made_run(place: Place) -> Path:
         "made_runs.write_keras_file(file)\n"
         "print(made_runs.RunMaker(folder / 'made', file)())\n"
     )
-    paths = os.pathsep.join(str(REPOSITORY / part) for part in ("", "tests/hub", "tests/parts"))
+    paths = os.pathsep.join(str(REPOSITORY / part) for part in ("", "tests/publish/hub", "tests/parts"))
     completed = subprocess.run(
         [sys.executable, "-c", code, str(place.folder)],
         env={**place.env, "PYTHONPATH": paths},

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from drills.ground import DRILLS, REPOSITORY, Drill, Ground, Place
 from drills.ledger import NAMES, NUM_LATER, NUM_PAST, train
 
-sys.path[:0] = [str(REPOSITORY / "tests" / "hub"), str(REPOSITORY / "tests" / "parts")]
+sys.path[:0] = [str(REPOSITORY / "tests" / "publish" / "hub"), str(REPOSITORY / "tests" / "parts")]
 
 import loopback
 from broken_http import RawServer, drip
@@ -31,7 +31,7 @@ from ledger_entries import FIRST_S, made_entry
 from watched_replay import AFTER_CLOSE_S, MOVED_CLOCK
 from webhooks import SECRET, WebhookReceiver
 
-from v8.ledger.database import Ledger
+from v8.annexes.live.ledger.database import Ledger
 
 KIND = "record"
 REPO = "someone/record"

@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 
 import v8
-from v8.market.series import Series
-from v8.market.sources.source import open_source
+from v8.data.market.series import Series
+from v8.data.market.sources.source import open_source
 
 
 @functools.cache

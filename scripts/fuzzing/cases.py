@@ -32,14 +32,14 @@ from fuzzing.ledgers import LEDGER, changed_ledger
 from fuzzing.plugins import FILE as PLUGIN_FILE
 from fuzzing.plugins import made_plugin
 from fuzzing.searches import FOLDER_NAMES, changed_record
-from v8.artifacts.nested_runs import PLAN_FILE
-from v8.hub.staging import stage_run
-from v8.market.column_names import ARCHIVE_COLUMNS
-from v8.market.series import Series
-from v8.market.sources.source import open_source
-from v8.profile import config_path, load_profile
+from v8.annexes.search.trial_record import RECORD_FILE
+from v8.data.market.column_names import ARCHIVE_COLUMNS
+from v8.data.market.series import Series
+from v8.data.market.sources.source import open_source
+from v8.profile.profile import config_path, load_profile
+from v8.publish.hub.staging import stage_run
 from v8.runs.backtest import BacktestOptions, CandleSpan, lay_folds
-from v8.search.trial_record import RECORD_FILE
+from v8.runs.nested_runs import PLAN_FILE
 
 SERIES = Series("BTCUSDT", "15m")
 MONTH = "2024-12"

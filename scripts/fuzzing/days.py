@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from ledger_entries import FIRST_S, ISSUER, made_entry
 
-from v8.errors import PublishError
-from v8.ledger.database import Ledger
-from v8.ledger.publishing import _counted_rows, _day_tables, _published_rows, _widened
-from v8.parquet import OddParquetError
+from v8.annexes.live.ledger.database import Ledger
+from v8.annexes.live.ledger.publishing import _counted_rows, _day_tables, _published_rows, _widened
+from v8.base.errors import PublishError
+from v8.base.parquet import OddParquetError
 
 DAY: Final = "day.parquet"
 OURS: Final = "ours.parquet"

@@ -10,9 +10,9 @@ from typing import Final
 
 from ledger_entries import ISSUER, made_entry, made_score
 
-from v8.app.places import LedgerReader
-from v8.ledger.database import Ledger
-from v8.ledger.record import live_record
+from v8.annexes.live.app.places import LedgerReader
+from v8.annexes.live.ledger.database import Ledger
+from v8.annexes.live.ledger.record import live_record
 
 LEDGER: Final = "ledger.sqlite"
 

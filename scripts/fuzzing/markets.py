@@ -10,15 +10,7 @@ from random import Random
 import numpy as np
 import pandas as pd
 
-from v8.artifacts.forecaster import checked_candles
-from v8.errors import MAX_MESSAGE
-from v8.evaluation.evaluation import MODEL
-from v8.features.formulas import DAY_S
-from v8.market.candles import LEAP_FACTOR, Candles
-from v8.market.series import Series
-from v8.profile import load_profile
-from v8.runs.candle_findings import candle_findings
-from v8.trading.rules import (
+from v8.annexes.trading.rules import (
     NAIVE,
     MarketWindows,
     TradingCase,
@@ -27,6 +19,14 @@ from v8.trading.rules import (
     evaluate_trading,
     require_ranges,
 )
+from v8.base.errors import MAX_MESSAGE
+from v8.data.market.candles import LEAP_FACTOR, Candles
+from v8.data.market.series import Series
+from v8.forecaster.forecaster import checked_candles
+from v8.model.evaluation.evaluation import MODEL
+from v8.profile.formulas import DAY_S
+from v8.profile.profile import load_profile
+from v8.runs.candle_findings import candle_findings
 
 PRICES = ["open", "high", "low", "close"]
 START_S = 1_717_200_000

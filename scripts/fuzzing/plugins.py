@@ -7,13 +7,13 @@ from random import Random
 from typing import Final
 
 import v8
-from v8 import plugins
-from v8.baselines.baselines import BASELINES
-from v8.errors import V8Error
-from v8.features.indicators import FEATURES, ancestry
-from v8.market.series import Series
-from v8.profile import load_profile
-from v8.registry import own_entries
+from v8.base import plugins
+from v8.base.errors import V8Error
+from v8.base.registry import own_entries
+from v8.data.market.series import Series
+from v8.model.baselines.baselines import BASELINES
+from v8.profile.indicators import FEATURES, ancestry
+from v8.profile.profile import load_profile
 from v8.runs.events import run_isolated
 
 FILE: Final = "mine.py"
@@ -21,7 +21,7 @@ SOUND: Final = "sound"
 
 _BASELINE: Final = """
 import sys
-from v8.baselines.baselines import BASELINES, Baseline
+from v8.model.baselines.baselines import BASELINES, Baseline
 
 
 class Unspeakable(Exception):
@@ -38,8 +38,8 @@ BASELINES.register(Baseline({name!r}, "A toy.", "the fuzzer", fit))
 """
 _FEATURE: Final = """
 import numpy as np
-from v8.features.formulas import Feature, Formula, Kind
-from v8.features.indicators import FEATURES
+from v8.profile.formulas import Feature, Formula, Kind
+from v8.profile.indicators import FEATURES
 
 
 def function(close):

@@ -12,8 +12,8 @@ from typing import Final
 
 import optuna
 
-from v8.search.ranges import Range
-from v8.search.trial_record import RECORD_FILE, TrialRecord
+from v8.annexes.search.ranges import Range
+from v8.annexes.search.trial_record import RECORD_FILE, TrialRecord
 
 RANGES: Final = {
     "dropout": Range(low=0.1, high=0.5, step=0.1),

@@ -28,24 +28,24 @@ from fuzzing.ledgers import LEDGER, use_ledger
 from fuzzing.markets import check_market, odd_market
 from fuzzing.plugins import use_plugin
 from fuzzing.searches import use_record
-from v8.artifacts.backtest_results import read_results as read_results_of
-from v8.artifacts.forecaster import LeftOutWarning, SeenCandlesWarning, checked_candles
-from v8.artifacts.metadata import read_metadata
-from v8.artifacts.nested_runs import read_plan
-from v8.artifacts.run_folder import read_run
-from v8.artifacts.series_artifact import read_sample
+from v8.base.errors import MAX_MESSAGE, V8Error
 from v8.cli.app import app
-from v8.errors import MAX_MESSAGE, V8Error
-from v8.evaluation.leaderboard import read_history
-from v8.hub.layout import read_manifest
-from v8.hub.staging import stage_run
-from v8.market.companions import read_user_table
-from v8.market.series import load_universe
-from v8.market.sources.files import FilesSource
-from v8.market.sources.tables import read_csv_table
-from v8.market.sources.vision import _read_zip
-from v8.profile import TABLES_PLACE, key_places, load_profile, recorded_profile
-from v8.reports.backtest import backtest_page
+from v8.data.market.companions import read_user_table
+from v8.data.market.series import load_universe
+from v8.data.market.sources.files import FilesSource
+from v8.data.market.sources.tables import read_csv_table
+from v8.data.market.sources.vision import _read_zip
+from v8.forecaster.forecaster import LeftOutWarning, SeenCandlesWarning, checked_candles
+from v8.forecaster.metadata import read_metadata
+from v8.forecaster.series_artifact import read_sample
+from v8.model.evaluation.leaderboard import read_history
+from v8.profile.profile import TABLES_PLACE, key_places, load_profile, recorded_profile
+from v8.publish.hub.layout import read_manifest
+from v8.publish.hub.staging import stage_run
+from v8.publish.report.backtest import backtest_page
+from v8.runs.backtest_results import read_results as read_results_of
+from v8.runs.nested_runs import read_plan
+from v8.runs.run_folder import read_run
 
 CPU_LIMIT_S = 2.0
 """Processor time of an input: unlike the clock's, it does not depend on what else the machine does."""

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from training_bench.contenders import Contender
-from v8.hardware import num_usable_cores
+from v8.base.hardware import num_usable_cores
 
 PROGRAM = Path(__file__).resolve().parents[1] / "bench_training.py"
 BUSY_PCT = 10.0

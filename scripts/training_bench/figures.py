@@ -11,10 +11,10 @@ from dataclasses import asdict
 from typing import Any
 
 from training_bench.contenders import FORMATS, Contender
-from v8.features.indicators import warmup_bars
-from v8.networks.cost import TRAINING_TO_FORWARD_FLOP, ceiling_pct, training_flop_per_window
-from v8.profile import Profile
-from v8.windows.dataset import split_rows, table_columns
+from v8.data.windows.dataset import split_rows, table_columns
+from v8.model.networks.cost import TRAINING_TO_FORWARD_FLOP, ceiling_pct, training_flop_per_window
+from v8.profile.indicators import warmup_bars
+from v8.profile.profile import Profile
 
 EXTRAPOLATED_EPOCHS = 100
 FULL_FLEET = 40

@@ -17,15 +17,15 @@ from keras import ops
 
 from training_bench.series import arrays_of, demo_series, load_sized_profile
 from training_bench.turn import Stopwatch, Stretch, Turn
-from v8.errors import DivergedError
-from v8.hardware import device_of, has_gpu, peak_bytes_of
-from v8.training.pipeline import epoch_iterator, on_device
-from v8.training.probe import CPU_MATMUL_SIZE, GPU_MATMUL_SIZE, keras_network, median_rate
-from v8.training.progress import EpochRecord
-from v8.training.step import FleetState
-from v8.training.trainer import FleetMember, Trainer
-from v8.windows.batches import FleetWindows, Indices, Tables
-from v8.windows.dataset import SeriesData, prepare_series
+from v8.base.errors import DivergedError
+from v8.base.hardware import device_of, has_gpu, peak_bytes_of
+from v8.data.windows.batches import FleetWindows, Indices, Tables
+from v8.data.windows.dataset import SeriesData, prepare_series
+from v8.model.training.pipeline import epoch_iterator, on_device
+from v8.model.training.probe import CPU_MATMUL_SIZE, GPU_MATMUL_SIZE, keras_network, median_rate
+from v8.model.training.progress import EpochRecord
+from v8.model.training.step import FleetState
+from v8.model.training.trainer import FleetMember, Trainer
 
 ENDLESS = 100_000
 """Epochs that no turn comes to the end of."""

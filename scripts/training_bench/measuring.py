@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from training_bench.series import load_sized_profile
 from training_bench.turn import RefusedError
-from v8.machine.choices import choose_loops, compile_loops
 from v8.runs.engines import place
+from v8.runs.machine.choices import choose_loops, compile_loops
 
 TURNS: Final = {
     "matmul": "keras_turns:matmul_turn",
@@ -38,7 +38,7 @@ def serve(spec: dict[str, Any], orders: Iterable[str] = sys.stdin) -> None:
             profile = load_sized_profile(spec)
             compile_loops(choose_loops(profile, on_message=lambda text: print(text, file=sys.stderr)))
     if spec["kind"] == "backend":
-        from v8.training.probe import describe_backend  # noqa: PLC0415 - it starts the backend
+        from v8.model.training.probe import describe_backend  # noqa: PLC0415 - it starts the backend
 
         answer(describe_backend())
         return

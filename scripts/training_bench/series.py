@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from v8.features.table import compute_table
-from v8.market.series import load_universe
-from v8.market.sources.demo import DemoSource
-from v8.profile import Profile, load_profile
-from v8.windows.dataset import SeriesData, prepare_series, table_columns
+from v8.data.features.table import compute_table
+from v8.data.market.series import load_universe
+from v8.data.market.sources.demo import DemoSource
+from v8.data.windows.dataset import SeriesData, prepare_series, table_columns
+from v8.profile.profile import Profile, load_profile
 
 
 def load_sized_profile(spec: dict[str, Any]) -> Profile:

@@ -13,11 +13,11 @@ import pytest
 
 import v8
 from v8.api.runs import OPTIONS, train
-from v8.artifacts.forecaster import SeenCandlesWarning
+from v8.base.errors import ArgumentError, DataError, StorageError, V8Error
 from v8.cli.commands import run as run_command
 from v8.cli.options import with_plugins
-from v8.errors import ArgumentError, DataError, StorageError, V8Error
-from v8.features.table import compute_table
+from v8.data.features.table import compute_table
+from v8.forecaster.forecaster import SeenCandlesWarning
 
 NEVER: tuple[Any, ...] = (object(), 1j, b"BTCUSDT-15m", float("nan"), "x" * 5_000, "a\0b", [1, [object()]])
 """What no argument of the API takes."""

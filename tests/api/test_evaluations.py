@@ -11,15 +11,14 @@ import pytest
 from wandering import wandering
 
 import v8
-from v8 import annexes
+from v8.annexes.comparison.python import read_figures
+from v8.annexes.search.python import read_trials
+from v8.annexes.trading.page import write_trading_results
+from v8.annexes.trading.python import read_gains
+from v8.annexes.trading.rules import TradingTerms, evaluate_trading
 from v8.api.commands import run_command
 from v8.api.evaluations import long_forecasts
-from v8.comparison.python import read_figures
-from v8.errors import ArgumentError, ArtifactError, ProfileError
-from v8.search.python import read_trials
-from v8.trading.page import write_trading_results
-from v8.trading.python import read_gains
-from v8.trading.rules import TradingTerms, evaluate_trading
+from v8.base.errors import ArgumentError, ArtifactError, ProfileError
 
 
 def test_forecasts_are_long_and_their_cutoff_is_the_newest_known_candle() -> None:
@@ -137,10 +136,3 @@ def test_a_wrong_call_is_refused_before_any_process_starts(
     Path("runs/frontier/run.json").write_text("{}")
     with pytest.raises((ProfileError, ArtifactError), match=message):
         call()
-
-
-def test_a_function_of_an_absent_annex_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(annexes, "annexes", dict)
-    message = "v8.worth: needs the package v8.trading; got an installation without it. Install v8 as a whole"
-    with pytest.raises(ProfileError, match=message):
-        v8.worth("runs/frontier")

@@ -13,9 +13,9 @@ import pandas as pd
 import pytest
 
 import v8
-from v8.artifacts.forecaster import SeenCandlesWarning
-from v8.errors import DataError, PublishError
-from v8.evaluation.evaluation import Evaluation
+from v8.base.errors import DataError, PublishError
+from v8.forecaster.forecaster import SeenCandlesWarning
+from v8.model.evaluation.evaluation import Evaluation
 
 pytestmark = pytest.mark.tf
 

@@ -13,11 +13,11 @@ from forked import called
 
 import v8
 from v8.api.runs import TrainedSeries, _stored, _stored_tables, _with_others
-from v8.errors import ArtifactError, DataError, ProfileError, V8Error
-from v8.market.companions import Companions
-from v8.market.series import Series
-from v8.market.sources.source import open_source
-from v8.profile import Profile, load_profile
+from v8.base.errors import ArtifactError, DataError, ProfileError, V8Error
+from v8.data.market.companions import Companions
+from v8.data.market.series import Series
+from v8.data.market.sources.source import open_source
+from v8.profile.profile import Profile, load_profile
 
 
 @pytest.fixture

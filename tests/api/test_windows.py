@@ -15,11 +15,11 @@ import pytest
 import tensorflow as tf
 
 import v8
-from v8.errors import ArgumentError, DataError
-from v8.features.table import compute_table
-from v8.profile import Profile
-from v8.windows.batches import FleetWindows
-from v8.windows.dataset import prepare_series, table_columns
+from v8.base.errors import ArgumentError, DataError
+from v8.data.features.table import compute_table
+from v8.data.windows.batches import FleetWindows
+from v8.data.windows.dataset import prepare_series, table_columns
+from v8.profile.profile import Profile
 
 
 @pytest.fixture

@@ -16,11 +16,11 @@ import pytest
 from foundation import BATCH_WINDOWS, ChronosModel, TimesFmModel, contexts, forecast_span, medians_of
 from made_series import MadeSeries
 
-from v8.baselines.baselines import BASELINES, Baseline
-from v8.columns import OHLC, TASK_OHLC
-from v8.errors import ProfileError, SeriesError
-from v8.evaluation.evaluation import evaluate_span
-from v8.plugins import load_plugins
+from v8.base.errors import ProfileError, SeriesError
+from v8.base.plugins import load_plugins
+from v8.model.baselines.baselines import BASELINES, Baseline
+from v8.model.evaluation.evaluation import evaluate_span
+from v8.profile.columns import OHLC, TASK_OHLC
 
 PLUGIN = Path(foundation.__file__)
 

@@ -37,10 +37,10 @@ from v8_columns import (
     volatility,
 )
 
-from v8.artifacts.forecaster import SeenCandlesWarning
-from v8.forecasts.export import write_forecasts
-from v8.market.series import Series
-from v8.market.sources.source import open_source
+from v8.api.export import write_forecasts
+from v8.data.market.series import Series
+from v8.data.market.sources.source import open_source
+from v8.forecaster.forecaster import SeenCandlesWarning
 
 SERIES = "BTCUSDT-1h"
 HOUR = pd.Timedelta(hours=1)

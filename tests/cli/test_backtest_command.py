@@ -12,8 +12,8 @@ import pytest
 from forked import called
 from narrow import require_narrow
 
-from v8.market.series import Series
-from v8.market.sources.demo import DemoSource
+from v8.data.market.series import Series
+from v8.data.market.sources.demo import DemoSource
 
 pytestmark = pytest.mark.process
 

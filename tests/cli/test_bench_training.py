@@ -14,9 +14,9 @@ import keras
 import numpy as np
 import pytest
 
-from v8.networks.networks import build_network
-from v8.profile import Profile, load_profile
-from v8.training.probe import keras_network, random_batch
+from v8.model.networks.networks import build_network
+from v8.model.training.probe import keras_network, random_batch
+from v8.profile.profile import Profile, load_profile
 
 WEIGHTS = {"ohlc": 1e5, "bands": 8e4, "volatility": 3e4}
 SCRIPTS = Path(__file__).parents[2] / "scripts"

@@ -14,8 +14,8 @@ import pytest
 import typer.main
 from forked import called
 
+from v8.base.version import VERSION
 from v8.cli.app import app
-from v8.version import VERSION
 
 REPOSITORY = Path(__file__).parents[2]
 SURFACE = Path(__file__).with_name("surface.txt")
@@ -199,7 +199,7 @@ def test_closed_output_is_led_nowhere_and_changes_no_exit_code(words: str, statu
 
 PLUGIN_WITH_A_FAULT = """
 import threading
-from v8.market.sources.source import SOURCES, SourceKind
+from v8.data.market.sources.source import SOURCES, SourceKind
 
 def fail():
     raise RuntimeError("GET http://me:s3cret@host/x?apiKey=s3cret \\x1b[31m fails")

@@ -9,9 +9,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from v8.base.errors import DataError
 from v8.cli.app import app
-from v8.errors import DataError
-from v8.profile import load_profile
+from v8.profile.profile import load_profile
 
 FUNDING = {
     "file": "funding.csv",

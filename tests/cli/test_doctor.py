@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
-from v8.machine.doctor import Findings, ask_driver, failure_of, report_of
-from v8.machine.processes import MeasurementRequest, run_processes
-from v8.profile import Profile
+from v8.profile.profile import Profile
+from v8.runs.machine.doctor import Findings, ask_driver, failure_of, report_of
+from v8.runs.machine.processes import MeasurementRequest, run_processes
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from v8.errors import ProfileError
+from v8.base.errors import ProfileError
 from v8.runs.engines import ENGINES, Placement, choose_engine
 
 

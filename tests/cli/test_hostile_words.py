@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from v8.base.errors import MAX_MESSAGE
 from v8.cli.app import app
-from v8.errors import MAX_MESSAGE
-from v8.market.series import load_universe
+from v8.data.market.series import load_universe
 
 LONG = "x" * 4_000
 DEMO = ("--source", "demo")

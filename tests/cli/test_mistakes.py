@@ -15,10 +15,10 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
+from v8.base.errors import UnknownSeriesError
 from v8.cli.app import app
-from v8.errors import UnknownSeriesError
-from v8.market.series import Series, load_universe
-from v8.market.sources.source import with_nearest
+from v8.data.market.series import Series, load_universe
+from v8.data.market.sources.source import with_nearest
 
 CALLED = "python -m v8"
 ONE_NAME = "Symbol and timeframe are one name: --series BTCUSDT-15m"

@@ -18,14 +18,14 @@ from narrow import require_narrow
 from renamed_models import name_model
 from typer.testing import CliRunner, Result
 
-from v8.artifacts.forecaster import Forecaster
-from v8.baselines.baselines import called
+from v8.base.errors import DataError
 from v8.cli.app import app
 from v8.cli.forecasts import report_refused
-from v8.errors import DataError
-from v8.evaluation.evaluation import Evaluation
-from v8.market.sources.source import open_source
-from v8.reports.pictures import draw_forecast
+from v8.data.market.sources.source import open_source
+from v8.forecaster.forecaster import Forecaster
+from v8.model.baselines.baselines import called
+from v8.model.evaluation.evaluation import Evaluation
+from v8.publish.report.pictures import draw_forecast
 
 THREADS = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 

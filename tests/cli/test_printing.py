@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 
 from v8.cli.printing import MAX_BARS, RunDisplay, print_leaderboard, print_lines, print_without_onnx
-from v8.evaluation.leaderboard import LeaderboardRow
-from v8.evaluation.significance import BaselineComparison
-from v8.evaluation.verdict import Verdict
-from v8.market.series import Series
+from v8.data.market.series import Series
+from v8.model.evaluation.leaderboard import LeaderboardRow
+from v8.model.evaluation.significance import BaselineComparison
+from v8.model.evaluation.verdict import Verdict
+from v8.model.training.progress import EpochRecord
 from v8.runs.events import (
     EpochEnded,
     Event,
@@ -33,7 +34,6 @@ from v8.runs.events import (
 )
 from v8.runs.observers import observed
 from v8.runs.plan import Plan
-from v8.training.progress import EpochRecord
 
 ONE, TWO, THREE, FOUR = (Series(name, "1h") for name in ("BTCUSDT", "ETHUSDT", "XRPUSDT", "ADAUSDT"))
 

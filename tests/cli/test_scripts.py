@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from v8.profile import Profile
+from v8.profile.profile import Profile
 
 pytestmark = pytest.mark.process
 

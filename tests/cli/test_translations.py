@@ -17,7 +17,7 @@ from catalogues.files import compile_catalogue, update_catalogue
 from catalogues.words import Words
 
 MODULE = """
-from v8.language import say, term
+from v8.base.language import say, term
 
 def page(name):
     # Translators: the name is that of a profile,
@@ -88,10 +88,11 @@ def test_a_sentence_that_is_not_written_out_is_refused(argument: str) -> None:
 
 
 def test_words_that_their_files_no_longer_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    page = Words("v8/reports/page.py", "", ("time", "tyme"))
-    gone = Words("v8/reports/gone.py", "", ("time",))
+    page = Words("v8/publish/report/page.py", "", ("time", "tyme"))
+    gone = Words("v8/publish/report/gone.py", "", ("time",))
     monkeypatch.setattr(extraction, "WRITTEN", (page, gone))
-    expected = r"not there any more: 'tyme' of v8/reports/page\.py, 'time' of v8/reports/gone\.py\. Remove"
+    folder = r"v8/publish/report"
+    expected = rf"not there any more: 'tyme' of {folder}/page\.py, 'time' of {folder}/gone\.py\. Remove"
     with pytest.raises(ValueError, match=expected):
         extraction.template()
 
@@ -180,7 +181,7 @@ def test_the_template_holds_every_sentence_without_translations(tmp_path: Path) 
     assert len(template) > 300
     assert {message.string for message in template if message.id} == {""}
     entry = template["No live record yet."]
-    assert entry.locations == [("v8/app/page.py", None)]
+    assert entry.locations == [("v8/annexes/live/app/page.py", None)]
 
 
 def test_only_extract_takes_a_file(capsys: pytest.CaptureFixture[str]) -> None:

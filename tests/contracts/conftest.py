@@ -14,15 +14,15 @@ import pytest
 from keras_3_10 import unknown_keys
 from outputs import write_outputs
 
-from v8.artifacts.forecaster import Forecaster
-from v8.artifacts.run_folder import RunFolder, RunRecord
-from v8.market.candles import Candles
-from v8.market.series import Series
-from v8.market.sources.demo import DemoSource
-from v8.profile import Profile
+from v8.data.market.candles import Candles
+from v8.data.market.series import Series
+from v8.data.market.sources.demo import DemoSource
+from v8.forecaster.forecaster import Forecaster
+from v8.profile.profile import Profile
 from v8.runs.jobs import Job
 from v8.runs.local import InProcessEngine
 from v8.runs.observers import RunObserver
+from v8.runs.run_folder import RunFolder, RunRecord
 
 SERIES = Series.parse("BTCUSDT-15m")
 

@@ -21,13 +21,13 @@ from forked import called
 from outputs import write_outputs
 
 import v8
-from v8.baselines.baselines import BASELINES
+from v8.base.version import VERSION
 from v8.cli.app import app
-from v8.families import FAMILIES
-from v8.features import ta_features
-from v8.features.indicators import FEATURES
-from v8.profile import Profile, SplitSettings, TableSettings, TaskSettings, TrainingSettings
-from v8.version import VERSION
+from v8.model.baselines.baselines import BASELINES
+from v8.profile import ta_features
+from v8.profile.families import FAMILIES
+from v8.profile.indicators import FEATURES
+from v8.profile.profile import Profile, SplitSettings, TableSettings, TaskSettings, TrainingSettings
 
 REPOSITORY = Path(__file__).parents[2]
 ENGLISH = REPOSITORY / "docs/en"
@@ -94,7 +94,7 @@ def test_the_reference_tells_what_can_be_imported_and_every_feature() -> None:
 
 
 def test_the_reference_of_the_api_is_what_the_server_says_of_itself() -> None:
-    from v8.app.answers import description
+    from v8.annexes.live.app.answers import description
 
     described, told = description(), reference.api()
     assert [path for path in described["paths"] if f"## `{path}`" not in told] == []

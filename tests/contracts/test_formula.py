@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from v8.errors import ProfileError
-from v8.evaluation.evaluation import Evaluation
-from v8.networks.networks import build_network
-from v8.profile import Profile, load_profile
+from v8.base.errors import ProfileError
+from v8.model.evaluation.evaluation import Evaluation
+from v8.model.networks.networks import build_network
+from v8.profile.profile import Profile, load_profile
 from v8.runs.plan import smoke_bars
 
 FORMULA = load_profile("range_paths")

@@ -73,7 +73,7 @@ def test_the_author_is_who_the_citation_names() -> None:
 @pytest.mark.process
 def test_results_of_users_are_not_tracked_and_packages_of_the_same_name_are() -> None:
     names = ["runs/a", "backtests/a", "searches/a", "comparison/a"]
-    packages = ["v8/runs/a.py", "v8/search/a.py", "v8/comparison/a.py", "tests/runs/a.py"]
+    packages = ["v8/runs/a.py", "v8/annexes/search/a.py", "v8/annexes/comparison/a.py", "tests/runs/a.py"]
     words = ["git", "-C", str(REPOSITORY), "check-ignore", *names, *packages]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.stdout.split() == names

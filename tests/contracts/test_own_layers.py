@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 
 import v8
-from v8.families import FAMILIES
-from v8.families.family import Family, Layers, NetworkSettings, NetworkShape, Units, dense_flop
-from v8.features.table import FeatureTable
-from v8.market.series import Series
-from v8.market.sources.demo import DemoSource
-from v8.profile import Profile
+from v8.data.features.table import FeatureTable
+from v8.data.market.series import Series
+from v8.data.market.sources.demo import DemoSource
+from v8.data.windows.dataset import prepare_series
+from v8.profile.families import FAMILIES
+from v8.profile.families.family import Family, Layers, NetworkSettings, NetworkShape, Units, dense_flop
+from v8.profile.profile import Profile
 from v8.runs.events import Event, Note
 from v8.runs.jobs import Job
 from v8.runs.local import InProcessEngine
 from v8.runs.observers import EventCallback
-from v8.windows.dataset import prepare_series
 
 pytestmark = pytest.mark.tf
 

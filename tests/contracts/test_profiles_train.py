@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from network_profiles import network_profiles
 
-from v8.features.table import FeatureTable
-from v8.profile import load_profile
-from v8.tasks import TASKS
-from v8.training.pipeline import on_device
-from v8.training.trainer import FleetMember, Trainer
-from v8.windows.batches import FleetWindows
-from v8.windows.dataset import prepare_series
-from v8.windows.span import Span
+from v8.data.features.table import FeatureTable
+from v8.data.windows.batches import FleetWindows
+from v8.data.windows.dataset import prepare_series
+from v8.data.windows.span import Span
+from v8.model.training.pipeline import on_device
+from v8.model.training.trainer import FleetMember, Trainer
+from v8.profile.profile import load_profile
+from v8.profile.tasks import TASKS
 
 pytestmark = [pytest.mark.tf, pytest.mark.nightly]
 

@@ -11,7 +11,7 @@ import pytest
 import typer.main
 
 from v8.cli.app import app
-from v8.profile import profile_names
+from v8.profile.profile import profile_names
 
 REPOSITORY = Path(__file__).parents[2]
 

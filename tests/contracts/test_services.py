@@ -16,7 +16,7 @@ import typer.main
 import yaml
 
 from v8.cli.app import app
-from v8.profile import profile_names
+from v8.profile.profile import profile_names
 
 REPOSITORY = Path(__file__).parents[2]
 UNITS = REPOSITORY / "systemd"
@@ -72,7 +72,7 @@ def test_the_page_without_tensorflow_is_the_other_one_with_its_runtime() -> None
 
 @pytest.mark.process
 def test_what_some_series_failed_in_does_not_stop_the_others() -> None:
-    # Exit 4 of `run`, see v8/errors.py.
+    # Exit 4 of `run`, see v8/base/errors.py.
     for line in (SERVICES["train"]["entrypoint"][2].replace("$$", "$"), unit_line("ExecStartPre")):
         for status, expected in ((0, 0), (4, 0), (3, 1)):
             told = re.sub(r"\S*\bv8 run --profile frontier", f"(exit {status})", line)

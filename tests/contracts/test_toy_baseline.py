@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from v8.baselines.baselines import BASELINES, Baseline, Forecast
-from v8.columns import TASK_OHLC
-from v8.profile import Profile
-from v8.windows.scaling import Scaling
-from v8.windows.span import PastSpan, Span
+from v8.data.windows.scaling import Scaling
+from v8.data.windows.span import PastSpan, Span
+from v8.model.baselines.baselines import BASELINES, Baseline, Forecast
+from v8.profile.columns import TASK_OHLC
+from v8.profile.profile import Profile
 
 pytestmark = pytest.mark.tf
 

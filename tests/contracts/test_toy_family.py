@@ -17,20 +17,20 @@ from keras_3_10 import unknown_keys
 from pydantic import Field, ValidationError
 
 import v8
-from v8.errors import ProfileError
-from v8.families import FAMILIES
-from v8.families.family import Family, Layers, NetworkSettings, NetworkShape, Units, dense_flop
-from v8.features.table import FeatureTable
-from v8.market.series import Series
-from v8.market.sources.demo import DemoSource
-from v8.networks.cost import training_flop_per_window
-from v8.networks.networks import build_network, counterparts
-from v8.networks.stacked_layers import TWINS, StackedLayer, twin_of
-from v8.profile import Profile, config_path, load_profile
+from v8.base.errors import ProfileError
+from v8.data.features.table import FeatureTable
+from v8.data.market.series import Series
+from v8.data.market.sources.demo import DemoSource
+from v8.data.windows.dataset import prepare_series
+from v8.model.networks.cost import training_flop_per_window
+from v8.model.networks.networks import build_network, counterparts
+from v8.model.networks.stacked_layers import TWINS, StackedLayer, twin_of
+from v8.profile.families import FAMILIES
+from v8.profile.families.family import Family, Layers, NetworkSettings, NetworkShape, Units, dense_flop
+from v8.profile.profile import Profile, config_path, load_profile
 from v8.runs.jobs import Job
 from v8.runs.local import InProcessEngine
 from v8.runs.observers import RunObserver
-from v8.windows.dataset import prepare_series
 
 pytestmark = pytest.mark.tf
 

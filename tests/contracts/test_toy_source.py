@@ -11,12 +11,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from v8.errors import ProfileError
-from v8.market.candles import Candles
-from v8.market.checks import check_candles
-from v8.market.series import Series
-from v8.market.sources.source import SOURCES, SourceKind, open_source
-from v8.profile import Profile
+from v8.base.errors import ProfileError
+from v8.data.market.candles import Candles
+from v8.data.market.checks import check_candles
+from v8.data.market.series import Series
+from v8.data.market.sources.source import SOURCES, SourceKind, open_source
+from v8.profile.profile import Profile
 
 SERIES = Series.parse("ETHUSDT-1h")
 NUM_BARS = 5_000

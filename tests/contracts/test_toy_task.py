@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from v8.baselines.baselines import BASELINES
-from v8.profile import Profile
-from v8.tasks import TASKS, UNITLESS, Closes, Task
+from v8.model.baselines.baselines import BASELINES
+from v8.profile.profile import Profile
+from v8.profile.tasks import TASKS, UNITLESS, Closes, Task
 
 
 def implied(xp: Any, closes: Closes) -> Any:

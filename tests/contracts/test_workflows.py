@@ -14,7 +14,7 @@ import pytest
 import yaml
 from packaging.specifiers import SpecifierSet
 
-from v8.version import VERSION
+from v8.base.version import VERSION
 
 REPOSITORY = Path(__file__).parents[2]
 FILES = {path.stem: path for path in sorted((REPOSITORY / ".github" / "workflows").glob("*.yml"))}

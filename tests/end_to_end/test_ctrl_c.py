@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from deaf import DEAF
 
-from v8.profile import Profile
+from v8.profile.profile import Profile
 
 pytestmark = pytest.mark.process
 
@@ -148,7 +148,7 @@ def test_workers_end_with_their_run(tmp_path: Path, make_profile: Callable[..., 
 @pytest.mark.nightly
 def test_the_tests_hear_ctrl_c_however_they_were_started() -> None:
     """At 4d1868b a suite in the background waited for every Ctrl-C in vain, and left processes behind."""
-    words = ("-m", "pytest", "-q", "-k", "noted_and_raised", "tests/machine/test_interruption.py")
+    words = ("-m", "pytest", "-q", "-k", "noted_and_raised", "tests/base/test_interruption.py")
     done = subprocess.run(
         [*DEAF, sys.executable, *words], cwd=REPOSITORY, capture_output=True, text=True, check=False
     )

@@ -25,17 +25,17 @@ from typer.testing import CliRunner
 from watched_replay import AFTER_CLOSE_S, MOVED_CLOCK, WatchedReplay, ledger_rows
 from webhooks import SECRET, WebhookReceiver
 
-from v8.artifacts.nested_runs import Serving
+from v8.annexes.live.ledger import watching
+from v8.annexes.live.ledger.database import Ledger
+from v8.annexes.live.ledger.entries import VOID_AFTER_S
+from v8.annexes.live.ledger.posting import send_messages
+from v8.annexes.live.ledger.receiver import SECRET_VARIABLE, Receiver
+from v8.annexes.live.ledger.record import live_record
+from v8.annexes.live.ledger.watching import LedgerUpdater, ServingModels, UpdateResult, request_delay_s
+from v8.base.net import RetryPolicy
 from v8.cli.app import app
-from v8.ledger import watching
-from v8.ledger.database import Ledger
-from v8.ledger.entries import VOID_AFTER_S
-from v8.ledger.posting import send_messages
-from v8.ledger.receiver import SECRET_VARIABLE, Receiver
-from v8.ledger.record import live_record
-from v8.ledger.watching import LedgerUpdater, ServingModels, UpdateResult, request_delay_s
-from v8.market.series import Series, iso
-from v8.net import RetryPolicy
+from v8.data.market.series import Series, iso
+from v8.runs.nested_runs import Serving
 
 SHORT, LONG = "BTCUSDT-15m", "ETHUSDT-1h"
 HOUR_S, BAR_S = 3_600, 900

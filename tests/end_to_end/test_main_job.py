@@ -12,10 +12,10 @@ import keras
 import numpy as np
 import pytest
 
-from v8.artifacts.forecaster import Forecaster
-from v8.features.table import compute_table
-from v8.market.series import Series
-from v8.market.sources.source import open_source
+from v8.data.features.table import compute_table
+from v8.data.market.series import Series
+from v8.data.market.sources.source import open_source
+from v8.forecaster.forecaster import Forecaster
 
 pytestmark = pytest.mark.process
 
@@ -40,7 +40,7 @@ def test_g10_one_series_without_candles_leaves_the_others_whole_and_exits_4(
     assert "DOGEUSDT-1h" in states[BROKEN]["reason"]
     trace = (place.run / BROKEN / "error.txt").read_text()
     assert trace.startswith("Traceback")
-    assert "v8.errors.DataError" in trace
+    assert "v8.base.errors.DataError" in trace
     assert "1 series failed" in done.stdout
     assert "2 series trained now, 0 finished before, 1 failed." in done.stdout
     # The last lines: where it all lies, and what to do with it.

@@ -16,7 +16,7 @@ import pytest
 from bare import REPOSITORY, BareEnvironment, build, checkout_at
 from made_once import made_once
 
-from v8.version import VERSION
+from v8.base.version import VERSION
 
 pytestmark = [
     pytest.mark.process,

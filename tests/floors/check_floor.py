@@ -44,7 +44,7 @@ assert "v8" not in sys.modules
 @pytest.fixture(scope="session")
 def hub() -> Iterator[Any]:
     sys.path.append(str(REPOSITORY / "tests" / "parts"))
-    spec = importlib.util.spec_from_file_location("loopback", REPOSITORY / "tests/hub/loopback.py")
+    spec = importlib.util.spec_from_file_location("loopback", REPOSITORY / "tests/publish/hub/loopback.py")
     loopback = importlib.util.module_from_spec(spec)
     sys.modules["loopback"] = loopback
     spec.loader.exec_module(loopback)
@@ -57,8 +57,8 @@ def hub() -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A user's folder with candles of the user's own, as a file."""
-    from v8.market.series import Series
-    from v8.market.sources.demo import DemoSource
+    from v8.data.market.series import Series
+    from v8.data.market.sources.demo import DemoSource
 
     folder = tmp_path_factory.mktemp("floor")
     (folder / "candles").mkdir()

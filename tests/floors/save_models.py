@@ -15,11 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
-from v8.features.store import FeatureStore
-from v8.machine.starting import quiet_start
-from v8.market.series import Series
-from v8.market.sources.demo import DemoSource
-from v8.profile import load_profile
+from v8.base.starting import quiet_start
+from v8.data.features.store import FeatureStore
+from v8.data.market.series import Series
+from v8.data.market.sources.demo import DemoSource
+from v8.profile.profile import load_profile
 from v8.runs.jobs import Job
 from v8.runs.local import InProcessEngine
 from v8.runs.observers import RunObserver
@@ -27,7 +27,7 @@ from v8.runs.observers import RunObserver
 with quiet_start():
     import keras
 
-    from v8.training.trainer import FleetMember, Trainer, TrainingResult
+    from v8.model.training.trainer import FleetMember, Trainer, TrainingResult
 
 TRAINED = ("aligned", "frontier")
 DRAWN = ("v4_transformer", "v4_gru", "v4_lstm", "v3")

@@ -10,7 +10,7 @@ from ta.momentum import ROCIndicator, RSIIndicator
 from ta.trend import MACD
 from ta.volatility import AverageTrueRange, BollingerBands
 
-from v8.features.indicators import FEATURES, warmup_bars
+from v8.profile.indicators import FEATURES, warmup_bars
 
 NUM_ROWS = 1500
 

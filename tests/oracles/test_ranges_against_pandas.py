@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from indicator_values import compute
 
-from v8.features.indicators import FEATURES, warmup_bars
+from v8.profile.indicators import FEATURES, warmup_bars
 
 NUM_ROWS = 560
 DEAD = slice(340, 420)

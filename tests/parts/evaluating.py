@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 from rolled import naive
 
-from v8.baselines.baselines import BASELINES
-from v8.columns import TASK_OHLC
-from v8.evaluation.evaluation import MODEL, EvaluatedTask, Evaluation, evaluate_span, evaluate_windows
-from v8.evaluation.metrics import measure_direction, measure_errors
-from v8.evaluation.significance import diebold_mariano
-from v8.profile import load_profile
-from v8.tasks import TASKS
-from v8.windows.dataset import SeriesData
-from v8.windows.span import Span
+from v8.data.windows.dataset import SeriesData
+from v8.data.windows.span import Span
+from v8.model.baselines.baselines import BASELINES
+from v8.model.evaluation.evaluation import MODEL, EvaluatedTask, Evaluation, evaluate_span, evaluate_windows
+from v8.model.evaluation.metrics import measure_direction, measure_errors
+from v8.model.evaluation.significance import diebold_mariano
+from v8.profile.columns import TASK_OHLC
+from v8.profile.profile import load_profile
+from v8.profile.tasks import TASKS
 
 OF_CLOSES = ("last_close", "naive", "offset")
 """Baselines that need nothing but the closes known at a window."""

@@ -24,8 +24,8 @@ import numpy as np
 import pandas as pd
 from local_server import LocalServer, QuietHandler
 
-from v8.columns import OHLCV
-from v8.market.series import TIMEFRAME_S, Series
+from v8.data.market.series import TIMEFRAME_S, Series
+from v8.profile.columns import OHLCV
 
 NOW_S = 1_725_451_620
 """2024-09-04T12:07:00Z."""

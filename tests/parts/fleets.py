@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from v8.networks.networks import load, stack
+from v8.model.networks.networks import load, stack
 
 
 def fleet_of(networks: Sequence[Any], **options: Any) -> Any:

@@ -40,7 +40,7 @@ from typing import Any
 LIMIT_S = 300.0
 """A call that takes longer has hung."""
 LIGHT = ("v8.cli.app",)
-WITH_TF = (*LIGHT, "tensorflow", "keras", "v8.runs.local", "v8.artifacts.forecaster")
+WITH_TF = (*LIGHT, "tensorflow", "keras", "v8.runs.local", "v8.forecaster.forecaster")
 READS_ENVIRONMENT = "huggingface_hub"
 """Keras imports it where it can be had; each call imports it anew."""
 _STARTING = Lock()
@@ -206,7 +206,7 @@ class _Hidden(MetaPathFinder, Loader):
 
 
 def _import(names: Sequence[str]) -> None:
-    with import_module("v8.machine.starting").quiet_start(is_temporary=True):
+    with import_module("v8.base.starting").quiet_start(is_temporary=True):
         for name in names:
             import_module(name)
     for name in [each for each in sys.modules if each.partition(".")[0] == READS_ENVIRONMENT]:

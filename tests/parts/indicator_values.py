@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from v8.arrays import FloatArray
-from v8.features.indicators import computed_rows, warmup_bars
+from v8.base.arrays import FloatArray
+from v8.profile.indicators import computed_rows, warmup_bars
 
 
 def compute(columns: Iterable[str], candles: Mapping[str, FloatArray]) -> dict[str, FloatArray]:

@@ -10,13 +10,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from v8.baselines.baselines import BASELINES
-from v8.features.table import FeatureTable
-from v8.market.series import Series
-from v8.profile import Profile
-from v8.tasks import TASKS
-from v8.windows.scaling import Scaling, TargetForm, TaskScaling
-from v8.windows.span import Span
+from v8.data.features.table import FeatureTable
+from v8.data.market.series import Series
+from v8.data.windows.scaling import Scaling, TargetForm, TaskScaling
+from v8.data.windows.span import Span
+from v8.model.baselines.baselines import BASELINES
+from v8.profile.profile import Profile
+from v8.profile.tasks import TASKS
 
 FIRST_ROW = 40
 """Of the windows: enough known bars lie before it."""

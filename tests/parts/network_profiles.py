@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from v8.profile import load_profile, profile_names
+from v8.profile.profile import load_profile, profile_names
 
 
 def network_profiles() -> list[str]:

@@ -6,8 +6,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from v8.artifacts.metadata import ModelShapes
-from v8.networks.onnx_graph import FORMAT_VERSION, OPERATOR_SET
+from v8.forecaster.metadata import ModelShapes
+from v8.model.networks.onnx_graph import FORMAT_VERSION, OPERATOR_SET
 
 TINY_SHAPES = ModelShapes((2, 1), {"ohlc": (2, 1)})
 """What the smallest model takes and gives."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from v8.errors import V8Error
-from v8.evaluation.leaderboard import LeaderboardRow
-from v8.reports.outputs import RunOutputs
+from v8.base.errors import V8Error
+from v8.model.evaluation.leaderboard import LeaderboardRow
+from v8.publish.report.outputs import RunOutputs
 
 
 def refuse(error: V8Error) -> None:

@@ -6,7 +6,7 @@ import json
 import zipfile
 from pathlib import Path
 
-from v8.storage import digest_file
+from v8.base.storage import digest_file
 
 
 def name_model(folder: Path, series: str | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from v8.tasks import Task, naive_closes
+from v8.profile.tasks import Task, naive_closes
 
 
 def naive(xp: Any, tasks: Sequence[Task], history_close: Any, horizon_bars: int) -> dict[str, Any]:

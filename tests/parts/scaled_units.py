@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from v8.tasks import TASKS
-from v8.windows.scaling import Scaling, TargetForm, restore
-from v8.windows.span import Span
+from v8.data.windows.scaling import Scaling, TargetForm, restore
+from v8.data.windows.span import Span
+from v8.profile.tasks import TASKS
 
 
 def restore_targets(scaling: Scaling, span: Span, scaled: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

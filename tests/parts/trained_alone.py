@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from v8.errors import DivergedError
-from v8.training.trainer import FleetMember, Trainer, TrainingResult
-from v8.windows.dataset import SeriesData
+from v8.base.errors import DivergedError
+from v8.data.windows.dataset import SeriesData
+from v8.model.training.trainer import FleetMember, Trainer, TrainingResult
 
 
 def fit(trainer: Trainer, data: SeriesData, **about: Any) -> TrainingResult:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from v8.evaluation.evaluation import MODEL
-from v8.trading.rules import NAIVE, MarketForecast, MarketWindows, TradingCase, calibrate_forecast
+from v8.annexes.trading.rules import NAIVE, MarketForecast, MarketWindows, TradingCase, calibrate_forecast
+from v8.model.evaluation.evaluation import MODEL
 
 
 def wandering(num_days: int, seed: int = 0) -> TradingCase:

@@ -13,8 +13,8 @@ from typing import Any
 from exchange_api import ExchangeApi
 from later_candles import BEGIN_S
 
-from v8.ledger.database import Ledger
-from v8.market.series import Series
+from v8.annexes.live.ledger.database import Ledger
+from v8.data.market.series import Series
 
 MOVED_CLOCK = Path(__file__).with_name("moved_clock.py")
 """The command line that follows the exchange's clock at once."""

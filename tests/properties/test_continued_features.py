@@ -9,11 +9,11 @@ import pandas as pd
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from v8.features.indicators import FEATURES, Feature, Formula, Kind
-from v8.features.table import Chunks, compute_columns
-from v8.market.candles import Candles
-from v8.market.checks import check_candles
-from v8.market.series import Series
+from v8.data.features.table import Chunks, compute_columns
+from v8.data.market.candles import Candles
+from v8.data.market.checks import check_candles
+from v8.data.market.series import Series
+from v8.profile.indicators import FEATURES, Feature, Formula, Kind
 
 NUM_ROWS = 620
 EVERY = tuple(FEATURES)

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from v8.columns import OHLCV, neighbours
-from v8.features.indicators import FEATURES, covariate_inputs
-from v8.features.store import FeatureStore
-from v8.features.table import FeatureTable, compute_table
-from v8.market.candles import Candles
-from v8.market.checks import check_candles
-from v8.market.companions import Companions
-from v8.market.series import Series
-from v8.profile import TableSettings
+from v8.data.features.store import FeatureStore
+from v8.data.features.table import FeatureTable, compute_table
+from v8.data.market.candles import Candles
+from v8.data.market.checks import check_candles
+from v8.data.market.companions import Companions
+from v8.data.market.series import Series
+from v8.profile.columns import OHLCV, neighbours
+from v8.profile.indicators import FEATURES, covariate_inputs
+from v8.profile.profile import TableSettings
 
 NUM_ROWS = 420
 START_S = 1_700_000_100

@@ -7,12 +7,12 @@ import pandas as pd
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from v8.columns import OHLCV
-from v8.features.indicators import FEATURES, warmup_bars
-from v8.features.table import FeatureTable, compute_table
-from v8.market.candles import Candles
-from v8.market.checks import check_candles
-from v8.market.series import Series
+from v8.data.features.table import FeatureTable, compute_table
+from v8.data.market.candles import Candles
+from v8.data.market.checks import check_candles
+from v8.data.market.series import Series
+from v8.profile.columns import OHLCV
+from v8.profile.indicators import FEATURES, warmup_bars
 
 NUM_ROWS = 520
 START_S = 1_700_000_100

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import research_breaks as research
 
-from v8.baselines.ranges import MEMBERS, fit_ensemble, fit_shares
-from v8.columns import CLOSE, OHLC
-from v8.features.table import compute_table
-from v8.market.candles import Candles
-from v8.market.series import Series
-from v8.market.sources.demo import DemoSource
-from v8.profile import Profile, load_profile
-from v8.windows.dataset import SeriesData, prepare_series, table_columns
+from v8.data.features.table import compute_table
+from v8.data.market.candles import Candles
+from v8.data.market.series import Series
+from v8.data.market.sources.demo import DemoSource
+from v8.data.windows.dataset import SeriesData, prepare_series, table_columns
+from v8.model.baselines.ranges import MEMBERS, fit_ensemble, fit_shares
+from v8.profile.columns import CLOSE, OHLC
+from v8.profile.profile import Profile, load_profile
 
 
 @pytest.fixture(scope="module")

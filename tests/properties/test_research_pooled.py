@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 import research_pooled as research
 
-from v8.columns import CLOSE, HIGH, LOW, OPEN_TIME
-from v8.market.series import Series
+from v8.data.market.series import Series
+from v8.profile.columns import CLOSE, HIGH, LOW, OPEN_TIME
 
 NUM_BARS, CUT = 3_200, 2_600
 COINS = tuple(Series(symbol, "1h") for symbol in ("BTCUSDT", "ETHUSDT", "ADAUSDT"))

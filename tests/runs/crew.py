@@ -19,9 +19,9 @@ import signal
 import sys
 from pathlib import Path
 
-from v8.machine.resources import resource_scope
-from v8.market.series import Series
-from v8.market.sources.demo import DemoSource
+from v8.base.resources import resource_scope
+from v8.data.market.series import Series
+from v8.data.market.sources.demo import DemoSource
 from v8.runs.events import EpochEnded, Event, Note, SeriesStarted
 from v8.runs.jobs import Job
 from v8.runs.observers import EventCallback

@@ -13,22 +13,22 @@ import pandas as pd
 import pytest
 from run_doubles import EngineOf, Recorder
 
-from v8.artifacts.backtest_results import read_results
-from v8.artifacts.metadata import read_metadata
-from v8.artifacts.nested_runs import BacktestPlan, read_plan
-from v8.errors import ArtifactError, DataError
-from v8.forecasts.export import write_forecasts
-from v8.market.candles import Candles
-from v8.market.checks import check_candles
-from v8.market.series import Series
-from v8.market.sources.demo import DemoSource
-from v8.profile import Profile, load_profile
-from v8.reports.backtest import backtest_page, headline, write_backtest
-from v8.reports.outputs import ReportWriter
+from v8.api.export import write_forecasts
+from v8.base.errors import ArtifactError, DataError
+from v8.data.market.candles import Candles
+from v8.data.market.checks import check_candles
+from v8.data.market.series import Series
+from v8.data.market.sources.demo import DemoSource
+from v8.forecaster.metadata import read_metadata
+from v8.profile.profile import Profile, load_profile
+from v8.publish.report.backtest import backtest_page, headline, write_backtest
+from v8.publish.report.outputs import ReportWriter
 from v8.runs.backtest import BacktestOptions, begin_or_continue, run_fold, run_folds
+from v8.runs.backtest_results import read_results
 from v8.runs.events import SeriesOutcome
 from v8.runs.jobs import Engine, Job
 from v8.runs.local import InProcessEngine
+from v8.runs.nested_runs import BacktestPlan, read_plan
 from v8.runs.observers import ObserverGroup, RunObserver
 
 SERIES = (Series("BTCUSDT", "15m"), Series("ETHUSDT", "15m"))

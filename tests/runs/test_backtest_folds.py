@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from v8.errors import DataError
-from v8.features.indicators import warmup_bars
-from v8.market.series import Series
-from v8.profile import Profile, load_profile
+from v8.base.errors import DataError
+from v8.data.market.series import Series
+from v8.data.windows.dataset import rows_needed, split_rows, table_columns
+from v8.profile.indicators import warmup_bars
+from v8.profile.profile import Profile, load_profile
 from v8.runs.backtest import CandleSpan, fewest_step_bars, lay_folds
-from v8.windows.dataset import rows_needed, split_rows, table_columns
 
 START_S = 1_600_000_200
 """A full quarter of an hour."""

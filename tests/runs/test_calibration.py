@@ -12,21 +12,21 @@ import numpy as np
 import pytest
 from float32_steps import assert_same_forecasts
 
-from v8.baselines.ranges import MEMBERS, fit_ensemble
-from v8.columns import TASK_OHLC
-from v8.errors import ArtifactError
-from v8.features.table import compute_table
-from v8.market.series import Series
-from v8.market.sources.demo import DemoSource
-from v8.networks.networks import build_network
-from v8.networks.published import forecast_windows
-from v8.networks.serving import ServingGraph, ServingModel, build_serving
-from v8.profile import Profile
-from v8.rounding import MAX_STEPS, float32_step
+from v8.base.errors import ArtifactError
+from v8.base.rounding import MAX_STEPS, float32_step
+from v8.data.features.table import compute_table
+from v8.data.market.series import Series
+from v8.data.market.sources.demo import DemoSource
+from v8.data.windows.dataset import SeriesData, prepare_series, table_columns
+from v8.data.windows.span import Span
+from v8.model.baselines.ranges import MEMBERS, fit_ensemble
+from v8.model.networks.networks import build_network
+from v8.model.networks.published import forecast_windows
+from v8.model.networks.serving import ServingGraph, ServingModel, build_serving
+from v8.profile.columns import TASK_OHLC
+from v8.profile.profile import Profile
+from v8.profile.tasks import TASKS
 from v8.runs.stages import calibrate
-from v8.tasks import TASKS
-from v8.windows.dataset import SeriesData, prepare_series, table_columns
-from v8.windows.span import Span
 
 pytestmark = pytest.mark.tf
 

@@ -11,9 +11,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from v8.artifacts.nested_runs import read_serving
+from v8.base.storage import write_json
 from v8.cli.app import app
-from v8.storage import write_json
+from v8.runs.nested_runs import read_serving
 
 pytestmark = pytest.mark.tf
 

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from v8.errors import ProfileError
+from v8.base.errors import ProfileError
 from v8.runs.engines import ENGINES, Placement, choose_placement
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from v8.market.series import Series
+from v8.data.market.series import Series
 from v8.runs.events import run_isolated
 
 SERIES = Series("BTCUSDT", "15m")

@@ -21,14 +21,13 @@ from full_disk import file_limit, fill, make_read_only, small_disk
 from outputs import write_outputs
 from run_doubles import EngineOf, Recorder
 
-from v8.artifacts.run_folder import RunFolder, RunRecord
+from v8.base.errors import DataError, StorageError
+from v8.base.storage import digest_file, write_json, write_text
 from v8.cli.printing import print_newer
-from v8.errors import DataError, StorageError
-from v8.machine.choices import FLAGS, TASK_PER_OPERATION
-from v8.market.candles import Candles
-from v8.market.series import Series
-from v8.market.sources.demo import DemoSource
-from v8.reports.outputs import ReportWriter
+from v8.data.market.candles import Candles
+from v8.data.market.series import Series
+from v8.data.market.sources.demo import DemoSource
+from v8.publish.report.outputs import ReportWriter
 from v8.runs.events import (
     CandleFinding,
     GettingReady,
@@ -40,9 +39,10 @@ from v8.runs.events import (
 )
 from v8.runs.execution import execute
 from v8.runs.jobs import Engine, Job
+from v8.runs.machine.choices import FLAGS, TASK_PER_OPERATION
 from v8.runs.observers import ObserverGroup, RunObserver, observed
 from v8.runs.plan import Plan, known_cost, make_plan
-from v8.storage import digest_file, write_json, write_text
+from v8.runs.run_folder import RunFolder, RunRecord
 
 ONE, TWO = Series("BTCUSDT", "15m"), Series("ETHUSDT", "1h")
 

@@ -12,19 +12,19 @@ import keras
 import numpy as np
 import pytest
 
-from v8.artifacts.metadata import read_metadata
-from v8.errors import DivergedError
-from v8.market.series import Series
-from v8.market.sources.demo import DemoSource
-from v8.networks.serving import ServingModel
-from v8.profile import Profile
+from v8.base.errors import DivergedError
+from v8.data.market.series import Series
+from v8.data.market.sources.demo import DemoSource
+from v8.forecaster.metadata import read_metadata
+from v8.model.networks.serving import ServingModel
+from v8.model.training.progress import EpochRecord
+from v8.model.training.trainer import FleetMember, Trainer, TrainingResult
+from v8.profile.profile import Profile
 from v8.runs.events import Event, Note, RunSummary, SeriesOutcome
 from v8.runs.jobs import Job
 from v8.runs.local import InProcessEngine
 from v8.runs.observers import EventCallback
 from v8.runs.stages import CHECKPOINT
-from v8.training.progress import EpochRecord
-from v8.training.trainer import FleetMember, Trainer, TrainingResult
 
 pytestmark = pytest.mark.tf
 
@@ -121,7 +121,7 @@ def test_a_fleet_of_three_publishes_the_models_of_the_serial_workshop(
 def test_a_series_without_the_onnx_file_that_was_wanted_says_so_with_its_outcome(
     make_jobs: Callable[..., list[Job]], one_trainer: OneTrainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("v8.artifacts.onnx_file.MAX_STEPS", -1)
+    monkeypatch.setattr("v8.forecaster.onnx_file.MAX_STEPS", -1)
     (plain,) = make_jobs(NAMES[0])
     notes: list[Event] = []
     (outcome,) = made([replace(plain, has_onnx=True)], notes.append, 1, one_trainer)

@@ -14,23 +14,23 @@ import keras
 import numpy as np
 import pytest
 
-from v8.artifacts.metadata import TrainingInfo, read_metadata
-from v8.errors import DivergedError
-from v8.features.store import FeatureStore
-from v8.machine.resources import resource_scope
-from v8.market.series import Series
-from v8.market.sources.demo import DemoSource
-from v8.networks.serving import ServingGraph
-from v8.profile import Profile
-from v8.ray import cluster
+from v8.annexes.ray import cluster
+from v8.base.errors import DivergedError
+from v8.base.resources import resource_scope
+from v8.data.features.store import FeatureStore
+from v8.data.market.series import Series
+from v8.data.market.sources.demo import DemoSource
+from v8.data.windows.dataset import SeriesData
+from v8.forecaster.metadata import TrainingInfo, read_metadata
+from v8.model.networks.serving import ServingGraph
+from v8.model.training.trainer import FleetMember, Trainer
+from v8.profile.profile import Profile
 from v8.runs.events import SeriesOutcome
 from v8.runs.jobs import DeviceSettings, Job
 from v8.runs.local import InProcessEngine
 from v8.runs.observers import EventCallback, RunObserver
 from v8.runs.pipeline import SeriesPipeline
 from v8.runs.stages import CHECKPOINT, calibrate
-from v8.training.trainer import FleetMember, Trainer
-from v8.windows.dataset import SeriesData
 
 pytestmark = pytest.mark.tf
 
@@ -204,7 +204,7 @@ def test_all_series_are_evaluated_by_one_model_that_is_traced_once(
             super().__init__(*arguments)
             built.append(self)
 
-    monkeypatch.setattr("v8.training.trainer.ServingGraph", Counted)
+    monkeypatch.setattr("v8.model.training.trainer.ServingGraph", Counted)
     profile = make_profile(calibration="ensemble")
     trainer, models = Trainer(profile), []
     weights = [np.asarray(weight) for weight in trainer.network.trainable_variables]

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from v8.errors import DataError
-from v8.market.series import Series, load_universe
-from v8.networks.cost import training_flop_per_window
-from v8.profile import load_profile
+from v8.base.errors import DataError
+from v8.data.market.series import Series, load_universe
+from v8.model.networks.cost import training_flop_per_window
+from v8.profile.profile import load_profile
 from v8.runs.plan import count_windows, make_plan, series_seed, smoke_bars
 
 BTC = Series("BTCUSDT", "15m")

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from v8.baselines import baselines
 from v8.cli.printing import print_plan, print_profiles
-from v8.market.series import load_universe
-from v8.market.sources.demo import DemoSource
-from v8.profile import audiences, load_profile, profile_names
+from v8.data.market.series import load_universe
+from v8.data.market.sources.demo import DemoSource
+from v8.model.baselines import baselines
+from v8.profile.profile import audiences, load_profile, profile_names
 from v8.runs.options import RunOptions
 from v8.runs.plan import RunCost, known_cost, make_plan, save_cost
 

@@ -19,10 +19,19 @@ import numpy as np
 import pandas as pd
 from pydantic import ValidationError
 
-from v8.errors import PARTS, ArgumentError, StorageError, V8Error, as_argument, listed, shown, with_parameters
-from v8.invocation import command
-from v8.records import adapter, first_fault
-from v8.registry import nearest
+from v8.base.errors import (
+    PARTS,
+    ArgumentError,
+    StorageError,
+    V8Error,
+    as_argument,
+    listed,
+    shown,
+    with_parameters,
+)
+from v8.base.invocation import command
+from v8.base.records import adapter, first_fault
+from v8.base.registry import nearest
 
 MOST_LETTERS: Final = 4_096  # the longest text; no path is longer
 _LARGEST_SHOWN: Final = 10**30

@@ -1,31 +1,14 @@
 """Commands called from Python: each runs in a process of its own, and its results are read into a frame."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
-from typing import Any, NoReturn
+from typing import Any
 
-from v8 import annexes
-from v8.errors import PARTS, ProfileError, V8Error, as_flag
-from v8.machine.processes import CommandRequest, run_processes
+from v8.base.errors import PARTS, V8Error, as_flag
+from v8.runs.machine.processes import CommandRequest, run_processes
 
 _FLAG = re.compile(r"(?<![\w-])--([a-z]+(?:-[a-z]+)*)(?![\w=])")
-
-
-def function_of_annex(name: str, package: str) -> Callable[..., Any]:
-    """Return a function that an annex adds to `import v8`.
-
-    Args:
-        name: Of the function.
-        package: The annex. Without it the function raises a `ProfileError` when it is called.
-    """
-
-    def refuse(*_: Any, **__: Any) -> NoReturn:
-        rule = f"needs the package {package}"
-        fix = "Install v8 as a whole"
-        raise ProfileError(where=f"v8.{name}", rule=rule, got="an installation without it", fix=fix)
-
-    return annexes.python_function(name) or refuse
 
 
 def run_command(called: str, words: Sequence[str], *, progress: bool) -> int:

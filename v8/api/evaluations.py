@@ -16,15 +16,15 @@ from pydantic import Field
 from v8.api.arguments import in_python
 from v8.api.commands import option_words, run_command, series_list
 from v8.api.runs import RawCandles, profile_file, source_of
-from v8.artifacts.metadata import Metadata, read_metadata
-from v8.artifacts.nested_runs import PLAN_FILE, read_plan, served_folder
-from v8.artifacts.run_folder import RUN_FILE, read_run
-from v8.errors import ArgumentError, ArtifactError, listed
-from v8.market.series import TIMEFRAME_S
-from v8.own_files import FORECASTS_COLUMNS, NAIVE_ENDING
-from v8.profile import Profile, load_profile
-from v8.registry import advice
-from v8.tasks import TASKS
+from v8.base.errors import ArgumentError, ArtifactError, listed
+from v8.base.own_files import FORECASTS_COLUMNS, NAIVE_ENDING
+from v8.base.registry import advice
+from v8.data.market.series import TIMEFRAME_S
+from v8.forecaster.metadata import Metadata, read_metadata
+from v8.profile.profile import Profile, load_profile
+from v8.profile.tasks import TASKS
+from v8.runs.nested_runs import PLAN_FILE, read_plan, served_folder
+from v8.runs.run_folder import RUN_FILE, read_run
 
 ACTUAL_ENDING: Final = "_actual"
 FOLDER: Final = "folder"

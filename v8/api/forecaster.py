@@ -11,25 +11,25 @@ import numpy as np
 import pandas as pd
 
 from v8.api.arguments import PublicNames, in_python
-from v8.artifacts import forecaster as artifacts
-from v8.artifacts.run_folder import RUN_FILE
-from v8.artifacts.runtimes import AUTO
-from v8.artifacts.shared_models import SharedModels
-from v8.baselines.baselines import called
-from v8.columns import OPEN_TIME
-from v8.errors import DataError, PublishError
-from v8.evaluation.evaluation import Evaluation, QuantileEvaluation, evaluate_span
-from v8.features.table import compute_table
-from v8.hub.opening import open_place
-from v8.machine.starting import quiet_start
-from v8.market.candles import Candles
-from v8.market.companions import Companions
-from v8.market.frames import RawCandles, candle_table, read_open_times
-from v8.market.series import TIMEFRAME_S, TIMEFRAMES, Series, iso
-from v8.profile import Profile, load_profile
-from v8.safe_text import for_terminal
-from v8.storage import passing_folder
-from v8.windows.dataset import FEWEST_FITTED_WINDOWS, whole_span
+from v8.base.errors import DataError, PublishError
+from v8.base.safe_text import for_terminal
+from v8.base.starting import quiet_start
+from v8.base.storage import passing_folder
+from v8.data.features.table import compute_table
+from v8.data.market.candles import Candles
+from v8.data.market.companions import Companions
+from v8.data.market.frames import RawCandles, candle_table, read_open_times
+from v8.data.market.series import TIMEFRAME_S, TIMEFRAMES, Series, iso
+from v8.data.windows.dataset import FEWEST_FITTED_WINDOWS, whole_span
+from v8.forecaster import forecaster as artifacts
+from v8.forecaster.runtimes import AUTO
+from v8.forecaster.shared_models import SharedModels
+from v8.model.baselines.baselines import called
+from v8.model.evaluation.evaluation import Evaluation, QuantileEvaluation, evaluate_span
+from v8.profile.columns import OPEN_TIME
+from v8.profile.profile import Profile, load_profile
+from v8.publish.hub.opening import open_place
+from v8.runs.run_folder import RUN_FILE
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -107,9 +107,9 @@ def publish_folder(run: Path, repo: str, *, series: Sequence[str] = (), is_priva
     repository is created, private with `is_private`. Raises `PublishError` if a model may not or cannot be
     published, `ArtifactError` if the run is damaged.
     """
-    from v8.hub.client import HubRetryPolicy  # noqa: PLC0415 - only publishing needs these
-    from v8.hub.publish import publish  # noqa: PLC0415
-    from v8.hub.staging import stage_run  # noqa: PLC0415
+    from v8.publish.hub.client import HubRetryPolicy  # noqa: PLC0415 - only publishing needs these
+    from v8.publish.hub.publish import publish  # noqa: PLC0415
+    from v8.publish.hub.staging import stage_run  # noqa: PLC0415
 
     retries = HubRetryPolicy(report=_print_to_stderr)
     with passing_folder("v8-publish") as folder:
@@ -179,7 +179,7 @@ def load(
         The forecaster; its `revision` is the commit that was used, None for a local one.
 
     Raises:
-        v8.errors.V8Error: If it does not exist or cannot be trusted; the sentence says what to do.
+        v8.base.errors.V8Error: If it does not exist or cannot be trusted; the sentence says what to do.
 
     >>> import v8
     >>> v8.load("runs/tiny", "BTCUSDT-15m").horizon_bars
@@ -232,7 +232,7 @@ class Forecaster(PublicNames, artifacts.Forecaster):
         The revision is a branch, tag or commit; the newest commit when None. Raises `PullError` if it cannot
         be downloaded, `ArtifactError` if it cannot be trusted.
         """
-        from v8.hub.pull import pull  # noqa: PLC0415 - a folder needs no client of the Hub
+        from v8.publish.hub.pull import pull  # noqa: PLC0415 - a folder needs no client of the Hub
 
         pulled = pull(repo, [series], revision=revision)
         return cls.load(pulled.artifact(series), revision=pulled.revision, models=SharedModels(AUTO))
@@ -324,8 +324,8 @@ class Forecaster(PublicNames, artifacts.Forecaster):
         >>> forecaster.plot(candles).data[0].name
         'known'
         """
-        from v8.reports.charts import notebook_figure  # noqa: PLC0415
-        from v8.reports.figures import issued_figure  # noqa: PLC0415
+        from v8.publish.report.charts import notebook_figure  # noqa: PLC0415
+        from v8.publish.report.figures import issued_figure  # noqa: PLC0415
 
         joined = self.joined(candles, covariates)
         figure = notebook_figure(issued_figure(joined, self.predict(joined)))

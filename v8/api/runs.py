@@ -16,24 +16,24 @@ import yaml
 
 from v8.api.arguments import PublicNames, checked_argument, in_python, unknown_argument
 from v8.api.forecaster import Forecaster, publish_folder, sureness, tidy
-from v8.artifacts.metadata import HISTORY_FILE, Metadata, not_evaluated, read_metadata
-from v8.artifacts.nested_runs import served_folder
-from v8.artifacts.run_folder import read_run
-from v8.artifacts.shared_models import SharedModels
-from v8.errors import ArtifactError, ProfileError, V8Error, as_flag, listed, shown
-from v8.evaluation.leaderboard import HISTORY_COLUMNS, LEADERBOARD_FILE, read_history
-from v8.invocation import command
-from v8.machine.processes import run_processes
-from v8.market.checks import check_candles
-from v8.market.companions import Companions, UserTable
-from v8.market.series import Series, series_advice
-from v8.market.sources.source import SOURCES
-from v8.plugins import load_plugins, require_no_own_entries
-from v8.profile import Profile, key_places, profile_names
-from v8.records import read_plain
-from v8.reports.outputs import REPORT_FILE
+from v8.base.errors import ArtifactError, ProfileError, V8Error, as_flag, listed, shown
+from v8.base.invocation import command
+from v8.base.plugins import load_plugins, require_no_own_entries
+from v8.base.records import read_plain
+from v8.base.storage import digest_json, home, write_bytes, write_text
+from v8.data.market.checks import check_candles
+from v8.data.market.companions import Companions, UserTable
+from v8.data.market.series import Series, series_advice
+from v8.data.market.sources.source import SOURCES
+from v8.forecaster.metadata import HISTORY_FILE, Metadata, not_evaluated, read_metadata
+from v8.forecaster.shared_models import SharedModels
+from v8.model.evaluation.leaderboard import HISTORY_COLUMNS, LEADERBOARD_FILE, read_history
+from v8.profile.profile import Profile, key_places, profile_names
+from v8.publish.report.outputs import REPORT_FILE
+from v8.runs.machine.processes import run_processes
+from v8.runs.nested_runs import served_folder
 from v8.runs.options import RunOptions
-from v8.storage import digest_json, home, write_bytes, write_text
+from v8.runs.run_folder import read_run
 
 
 class TrainedSeries(PublicNames):

@@ -1,8 +1,8 @@
 """The command line: its commands, and how errors become exit codes.
 
-Each error class has its exit code (`v8.errors`); 0 is success, 130 interrupted. A run in which every series
-failed because of its candles or features exits with 3: then the source is at fault, not a series. Heavy
-imports happen inside commands, so that `--help` and usage errors answer quickly.
+Each error class has its exit code (`v8.base.errors`); 0 is success, 130 interrupted. A run in which every
+series failed because of its candles or features exits with 3: then the source is at fault, not a series.
+Heavy imports happen inside commands, so that `--help` and usage errors answer quickly.
 """
 
 import inspect
@@ -20,17 +20,17 @@ from typing import Any, Final, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from v8 import annexes
+from v8.base import annexes
+from v8.base.errors import ProfileError, StorageError, V8Error, shown
+from v8.base.interruption import exit_interrupted, exit_without_teardown, watch_interrupts
+from v8.base.invocation import EXIT_INTERRUPTED, command
+from v8.base.net import reporting_waiting_to
+from v8.base.safe_text import for_file, for_terminal
+from v8.base.version import VERSION, commit
 from v8.cli import commands
 from v8.cli.options import with_plugins
 from v8.cli.usage import VALUES, WORDS, usage_error
 from v8.cli.wrapping import for_stream
-from v8.errors import ProfileError, StorageError, V8Error, shown
-from v8.invocation import EXIT_INTERRUPTED, command
-from v8.machine.interruption import exit_interrupted, exit_without_teardown, watch_interrupts
-from v8.net import reporting_waiting_to
-from v8.safe_text import for_file, for_terminal
-from v8.version import VERSION, commit
 
 UsageError: Any = typer.BadParameter.__base__
 """Base class of the errors that click, or the copy of it within typer, raises for a wrong command line."""
@@ -169,7 +169,7 @@ _CORE_COMMANDS: Final[dict[str, tuple[str, Callable[..., None]]]] = {
     "features": ("Inspect", commands.features),
     "doctor": ("Inspect", commands.doctor),
 }
-"""The commands of the core by name, each with its group; annexes add the others (`v8.annexes`)."""
+"""The commands of the core by name, each with its group; annexes add the others (`v8.base.annexes`)."""
 
 _ORDER: Final = (
     *("run", "update", "search", "predict", "forecast", "app"),

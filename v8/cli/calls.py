@@ -10,12 +10,12 @@ from typing import Any
 
 import typer.main
 
-from v8 import annexes
+from v8.base import annexes
+from v8.base.errors import StorageError
+from v8.base.interruption import watch_interrupts
 from v8.cli.app import UsageError, app
 from v8.cli.usage import usage_error
-from v8.errors import StorageError
-from v8.machine.interruption import watch_interrupts
-from v8.machine.processes import CommandRequest, handle_request
+from v8.runs.machine.processes import CommandRequest, handle_request
 
 
 def carry_out(request: CommandRequest) -> Iterator[Any]:

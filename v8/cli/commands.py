@@ -12,16 +12,16 @@ from typing import Any, Final, NoReturn
 
 from typer import Argument, Exit, Option, echo
 
-from v8 import annexes
+from v8.base import annexes
+from v8.base.errors import DataError, ProfileError, SeriesError
+from v8.base.invocation import command
+from v8.base.net import report_waiting
+from v8.base.registry import advice
 from v8.cli import options as cli
 from v8.cli.usage import meant_word
-from v8.errors import DataError, ProfileError, SeriesError
-from v8.invocation import command
-from v8.market.series import load_universe
-from v8.market.sources.source import CandleSource
-from v8.net import report_waiting
-from v8.profile import load_profile, network_outputs
-from v8.registry import advice
+from v8.data.market.series import load_universe
+from v8.data.market.sources.source import CandleSource
+from v8.profile.profile import load_profile, network_outputs
 from v8.runs.options import (
     PreparedRun,
     RunOptions,
@@ -210,7 +210,7 @@ def data(
 
     from v8.cli.data import check_candles, update_store
     from v8.cli.printing import print_reasons
-    from v8.market.sources.live import LiveSource
+    from v8.data.market.sources.live import LiveSource
 
     if action and isinstance(candles, LiveSource):
         failures = update_store(candles, chosen, bars, accept_revisions=accept_revision)
@@ -438,10 +438,10 @@ def predict(
     cli.require_plot(plot, named_series, is_many=is_many, is_overwriting=overwrite)
     candles = cli.open_candles(source, data_dir, tables, cli.opening(place, runtime))
 
-    from v8.artifacts.shared_models import SharedModels
+    from v8.api.issuing import issue_forecasts
     from v8.cli.forecasts import draw_forecasts, print_forecasts
-    from v8.forecasts.issuing import issue_forecasts
-    from v8.hub.opening import open_place
+    from v8.forecaster.shared_models import SharedModels
+    from v8.publish.hub.opening import open_place
 
     models = open_place(place, revision=revision, is_offline=offline, models=SharedModels(runtime))
     names = named_series or models.series
@@ -515,7 +515,7 @@ def backtest(
         )
         exit_code = max(exit_code, export_code)
     if results.cells and make_section:
-        from v8.reports.backtest import write_backtest
+        from v8.publish.report.backtest import write_backtest
 
         write_backtest(out, results, make_section(out, candles))
     raise Exit(exit_code)
@@ -528,7 +528,7 @@ def _section_about_trading() -> Callable[[Path, CandleSource], Any]:
     """
     make_section = annexes.hook("backtest_section")
     if make_section is None:
-        rule = "needs the package v8.trading"
+        rule = "needs the package v8.annexes.trading"
         fix = "Install v8 as a whole, or leave --worth out"
         raise ProfileError(where="--worth", rule=rule, got="an installation without it", fix=fix)
     return make_section

@@ -4,18 +4,18 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from v8.base.errors import DataError, UnknownSeriesError
+from v8.base.wording import Table, duration
 from v8.cli.printing import print_all_lines, print_lines, print_table
-from v8.columns import USER, split_origin
-from v8.errors import DataError, UnknownSeriesError
-from v8.features.indicators import FEATURES, warmup_bars
-from v8.features.store import FeatureStore
-from v8.market.series import Series, iso, load_universe
-from v8.market.sources.live import LiveSource
-from v8.market.sources.source import CandleSource, with_nearest
-from v8.profile import Profile, load_profile
+from v8.data.features.store import FeatureStore
+from v8.data.market.series import Series, iso, load_universe
+from v8.data.market.sources.live import LiveSource
+from v8.data.market.sources.source import CandleSource, with_nearest
+from v8.profile.columns import USER, split_origin
+from v8.profile.indicators import FEATURES, warmup_bars
+from v8.profile.profile import Profile, load_profile
 from v8.runs.candle_findings import candle_findings
 from v8.runs.options import RunOptions
-from v8.wording import Table, duration
 
 MOST_SKEW_S: Final = 5.0
 """Largest error of the clock, in seconds, that is not reported."""

@@ -6,13 +6,13 @@ from typing import Any, Final
 
 import yaml
 
+from v8.base.errors import V8Error
+from v8.base.storage import packaged
+from v8.base.wording import Table
 from v8.cli.printing import print_all_lines, print_json, print_lines, print_table
-from v8.errors import V8Error
-from v8.machine.doctor import examine, report_of
-from v8.profile import Profile
+from v8.profile.profile import Profile
 from v8.runs.engines import place
-from v8.storage import packaged
-from v8.wording import Table
+from v8.runs.machine.doctor import examine, report_of
 
 COLUMNS: Final = yaml.safe_load(packaged("v8.cli", "doctor.yaml"))
 """Columns of the tables: title, and the format of a measurement there."""

@@ -14,20 +14,20 @@ from typing import Any, Final
 
 import pandas as pd
 
-from v8.artifacts.runtimes import require_onnx_packages
+from v8.api.export import OpenSource, write_forecasts
+from v8.api.issuing import IssuedForecast, IssueResults, format_age
+from v8.base.errors import SeriesError, V8Error, listed
+from v8.base.own_files import require_own
+from v8.base.starting import quiet_start
+from v8.base.wording import Table, frame_csv, number, percent, plural, price
 from v8.cli.options import picture_file, require_picture
 from v8.cli.printing import print_json, print_lines, print_message, print_reasons, print_table
-from v8.columns import BAND_PERIOD_BARS, CLOSE, HIGH, LOW, OPEN_TIME, VOLATILITY
-from v8.errors import SeriesError, V8Error, listed
-from v8.forecasts.export import OpenSource, write_forecasts
-from v8.forecasts.issuing import IssuedForecast, IssueResults, format_age
-from v8.hub.opening import is_repository
-from v8.machine.starting import quiet_start
-from v8.market.series import iso
-from v8.own_files import require_own
-from v8.quantile_levels import interval_names, intervals, quantile_column
+from v8.data.market.series import iso
+from v8.forecaster.runtimes import require_onnx_packages
+from v8.profile.columns import BAND_PERIOD_BARS, CLOSE, HIGH, LOW, OPEN_TIME, VOLATILITY
+from v8.profile.quantile_levels import interval_names, intervals, quantile_column
+from v8.publish.hub.opening import is_repository
 from v8.runs.engines import place as place_models
-from v8.wording import Table, frame_csv, number, percent, plural, price
 
 MAX_DETAILED: Final = 4
 """Up to so many series are printed bar by bar, too; of more there is one row each."""
@@ -64,7 +64,7 @@ def print_forecasts(
 
 def draw_forecasts(issued: Sequence[IssuedForecast], place: Path, *, is_overwriting: bool) -> None:
     """Draw forecasts into a file, or a file each in a folder, and print the paths."""
-    from v8.reports.pictures import draw_forecast
+    from v8.publish.report.pictures import draw_forecast
 
     for forecast in issued:
         file = picture_file(place, str(forecast.forecaster.series))
@@ -278,11 +278,11 @@ def export_onnx(
         sources_of: Returns, for a folder of models, what opens the candles of its models.
     """
     require_onnx_packages("param:models onnx")
-    from v8.forecasts.onnx_export import write_onnx_models
+    from v8.api.onnx_export import write_onnx_models
 
     folder = place
     if not place.is_dir() and is_repository(str(place)):
-        from v8.hub.pull import pull
+        from v8.publish.hub.pull import pull
 
         folder = pull(str(place), names or None).folder
     place_models("auto", "1", "1")

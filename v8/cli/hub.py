@@ -4,16 +4,16 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from v8.base.errors import listed
+from v8.base.storage import passing_folder
+from v8.base.wording import Table, plural
 from v8.cli.printing import print_all_lines, print_lines, print_message, print_table
-from v8.errors import listed
-from v8.hub import publish as hub
-from v8.hub.client import HubRetryPolicy, check_repo_name
-from v8.hub.pull import pull
-from v8.hub.space import stage
-from v8.hub.staging import Staged, check_source, stage_run
-from v8.market.sources.source import CandleSource
-from v8.storage import passing_folder
-from v8.wording import Table, plural
+from v8.data.market.sources.source import CandleSource
+from v8.publish.hub import publish as hub
+from v8.publish.hub.client import HubRetryPolicy, check_repo_name
+from v8.publish.hub.pull import pull
+from v8.publish.hub.space import stage
+from v8.publish.hub.staging import Staged, check_source, stage_run
 
 RETRIES: Final = HubRetryPolicy(report=print_message)
 

@@ -12,16 +12,16 @@ from typing import Annotated, Any, Final
 
 from typer import Argument, Option
 
+from v8.base.errors import ProfileError
+from v8.base.invocation import command
+from v8.base.language import Language
+from v8.base.net import report_waiting
+from v8.base.own_files import require_own
+from v8.base.plugins import load_plugins
+from v8.base.registry import advice
 from v8.cli.usage import meant_word
-from v8.errors import ProfileError
-from v8.invocation import command
-from v8.language import Language
-from v8.market.sources.source import SOURCES, CandleSource, open_source
-from v8.net import report_waiting
-from v8.own_files import require_own
-from v8.plugins import load_plugins
-from v8.profile import TABLES_PLACE
-from v8.registry import advice
+from v8.data.market.sources.source import SOURCES, CandleSource, open_source
+from v8.profile.profile import TABLES_PLACE
 from v8.runs.options import chosen_series, contradiction, set_covariate_folder
 
 MAX_BARS: Final = 10_000_000
@@ -280,7 +280,7 @@ def opening(place: Path | str, runtime: str = "keras") -> str:
 
     Args:
         place: Where the models are.
-        runtime: What computes, one of `v8.artifacts.runtimes.RUNTIMES`.
+        runtime: What computes, one of `v8.forecaster.runtimes.RUNTIMES`.
     """
     if isinstance(place, Path) and not place.is_dir():
         return ""
@@ -316,7 +316,7 @@ def candles_of_models(
         report_waiting(message)
 
     def open_named(name: str) -> CandleSource:
-        from v8.artifacts.nested_runs import recorded_folders
+        from v8.runs.nested_runs import recorded_folders
 
         chosen = source or name
         folders = recorded_folders(place)

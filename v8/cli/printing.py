@@ -1,7 +1,7 @@
 """What a run prints: progress bars on a terminal, plain lines elsewhere, tables at the end.
 
 If the output is not a terminal, it gets nothing but text and line ends. Texts may come from files of other
-people; whatever is printed goes through `v8.safe_text.for_terminal`, so that no terminal obeys it.
+people; whatever is printed goes through `v8.base.safe_text.for_terminal`, so that no terminal obeys it.
 """
 
 import json
@@ -20,23 +20,24 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from v8.artifacts.run_folder import ERROR_FILE, read_run
-from v8.baselines.baselines import NAIVE
+from v8.base.errors import V8Error, listed
+from v8.base.safe_text import for_terminal
+from v8.base.wording import Table, duration, plural, spaced
 from v8.cli.wrapping import for_stream
-from v8.errors import V8Error, listed
-from v8.evaluation.leaderboard import LeaderboardRow, best_baseline_names, compared, untested
-from v8.evaluation.significance import reading_marks
-from v8.market.series import Series, iso
-from v8.market.sources.source import CandleSource
-from v8.profile import audiences, load_profile
-from v8.reports.outputs import REPORT_FILE
-from v8.reports.verdict import relative_to_naive, titled, verdict
+from v8.data.market.series import Series, iso
+from v8.data.market.sources.source import CandleSource
+from v8.forecaster.metadata import ERROR_FILE
+from v8.model.baselines.baselines import NAIVE
+from v8.model.evaluation.leaderboard import LeaderboardRow, best_baseline_names, compared, untested
+from v8.model.evaluation.significance import reading_marks
+from v8.profile.profile import audiences, load_profile
+from v8.publish.report.outputs import REPORT_FILE
+from v8.publish.report.verdict import relative_to_naive, titled, verdict
 from v8.runs import events
 from v8.runs.estimate import ProgressEstimate
 from v8.runs.observers import RunContext, RunObserver
 from v8.runs.plan import Plan, count_windows, known_cost, series_seed
-from v8.safe_text import for_terminal
-from v8.wording import Table, duration, plural, spaced
+from v8.runs.run_folder import read_run
 
 _MIN_PROSE_WIDTH: Final = 20  # columns for prose, however wide the other columns of a table are
 

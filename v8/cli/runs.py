@@ -11,25 +11,25 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from v8.artifacts.backtest_results import BacktestResults, read_results
-from v8.artifacts.nested_runs import hold_backtest
-from v8.artifacts.run_folder import read_run
+from v8.base.errors import DataError, SeriesError, StorageError, V8Error
+from v8.base.interruption import set_exit_message, watch_interrupts
+from v8.base.invocation import command
 from v8.cli import printing
 from v8.cli.printing import print_all_lines, print_error, print_lines, print_reasons, print_table
-from v8.errors import DataError, SeriesError, StorageError, V8Error
-from v8.invocation import command
-from v8.machine.interruption import set_exit_message, watch_interrupts
-from v8.machine.processes import handle_request
-from v8.market.sources.source import CandleSource
-from v8.reports import backtest as page
-from v8.reports.markup import DEMO_WARNING
-from v8.reports.outputs import REPORT_FILE, ReportWriter, RunOutputs, draw_pictures
+from v8.data.market.sources.source import CandleSource
+from v8.publish.report import backtest as page
+from v8.publish.report.markup import DEMO_WARNING
+from v8.publish.report.outputs import REPORT_FILE, ReportWriter, RunOutputs, draw_pictures
 from v8.runs.backtest import BacktestOptions, run_folds
+from v8.runs.backtest_results import BacktestResults, read_results
 from v8.runs.events import RunSummary
 from v8.runs.execution import run
 from v8.runs.jobs import Engine
+from v8.runs.machine.processes import handle_request
+from v8.runs.nested_runs import hold_backtest
 from v8.runs.observers import ObserverGroup, RunObserver
 from v8.runs.options import PreparedRun, RunOptions
+from v8.runs.run_folder import read_run
 from v8.runs.trackers import check_trackers
 from v8.runs.tracking import trackers
 

@@ -10,11 +10,11 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from v8.errors import ProfileError, listed, shown
-from v8.invocation import command
-from v8.market.series import TIMEFRAME_S, is_series_like
-from v8.profile import key_places
-from v8.registry import nearest
+from v8.base.errors import ProfileError, listed, shown
+from v8.base.invocation import command
+from v8.base.registry import nearest
+from v8.data.market.series import TIMEFRAME_S, is_series_like
+from v8.profile.profile import key_places
 
 VALUES: Final = "v8.values"
 """Key of `Context.meta` for the values of a command's parameters as they were typed, by their names."""

@@ -10,7 +10,7 @@ from typing import Final, TextIO
 
 from rich.cells import cell_len
 
-from v8.invocation import command
+from v8.base.invocation import command
 
 _LEAST_WIDTH: Final = 20  # columns; a terminal that claims fewer does not know its width
 _QUOTED: Final = r"`[^`]*`\S*"  # a command within a sentence

@@ -12,23 +12,23 @@ from pathlib import Path
 from statistics import median_high, median_low
 from typing import Final
 
-from v8.artifacts import nested_runs
-from v8.artifacts.nested_runs import BacktestPlan, Fold
-from v8.artifacts.run_folder import start_fields
-from v8.errors import DataError
-from v8.features.indicators import warmup_bars
-from v8.machine.resources import resource_scope
-from v8.market.companions import Companions
-from v8.market.series import Series, iso
-from v8.market.sources.source import CandleSource, CutOffSource
-from v8.profile import Profile
+from v8.base.errors import DataError
+from v8.base.resources import resource_scope
+from v8.data.market.companions import Companions
+from v8.data.market.series import Series, iso
+from v8.data.market.sources.source import CandleSource, CutOffSource
+from v8.data.windows.dataset import rows_needed, split_rows, table_columns
+from v8.profile.indicators import warmup_bars
+from v8.profile.profile import Profile
+from v8.runs import nested_runs
 from v8.runs.events import Note, RunSummary
 from v8.runs.execution import run
 from v8.runs.jobs import Engine
+from v8.runs.nested_runs import BacktestPlan, Fold
 from v8.runs.observers import RunObserver, observed
 from v8.runs.plan import make_plan
 from v8.runs.reading import read_candles
-from v8.windows.dataset import rows_needed, split_rows, table_columns
+from v8.runs.run_folder import start_fields
 
 ALL_BARS: Final = 10_000_000  # more candles than any series has
 

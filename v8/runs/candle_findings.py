@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from v8.errors import listed
-from v8.features.formulas import DAY_S
-from v8.features.table import MANY_HOLES
-from v8.market.candles import CandleReport, Candles, times
-from v8.market.series import Series, iso
-from v8.profile import Profile, audiences, load_profile
-from v8.windows.holes import WindowCounts, count_kept
-from v8.wording import percent
+from v8.base.errors import listed
+from v8.base.wording import percent
+from v8.data.features.table import MANY_HOLES
+from v8.data.market.candles import CandleReport, Candles, times
+from v8.data.market.series import Series, iso
+from v8.data.windows.holes import WindowCounts, count_kept
+from v8.profile.formulas import DAY_S
+from v8.profile.profile import Profile, audiences, load_profile
 
 LATE_S: Final = 7 * DAY_S  # a series whose candles end so long before those of others is no longer traded
 OLD_S: Final = 30 * DAY_S  # no archive of months or days is so far behind

@@ -5,14 +5,15 @@ An engine gets jobs and an observer, and yields the outcome of each series as it
     for outcome in engine.train(jobs, observer): ...
 
 `v8.runs.execution` does all that comes before and after. Kinds of engines are listed in `engines.yaml`, and
-by annexes (`v8/ray`); `choose_engine` opens one by the flags of the command line.
+by annexes (`v8/annexes/ray`); `choose_engine` opens one by the flags of the command line.
 
 On a GPU one process trains one fleet: every step of a small recurrent network is a queue of tiny launches,
 and a fleet of 40 queues as many as one model. Several GPUs get a process each, and fleets from one queue
 (`v8.runs.workers` says why). On a CPU each core gets a process that trains one series at a time: four stacked
 models reach 266 windows/s in one process where one model reaches 350 (profile `aligned`, two cores), because
 many small matrices multiply slower than few large ones. How many cores there really are, and from which size
-on a larger fleet gains nothing, is measured before training (`v8.machine.choices`, `v8.training.probe`).
+on a larger fleet gains nothing, is measured before training (`v8.runs.machine.choices`,
+`v8.model.training.probe`).
 """
 
 import os
@@ -23,17 +24,17 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import Final
 
-from v8 import annexes, hardware
-from v8.errors import ProfileError, with_parameters
-from v8.invocation import children_with_safe_path
-from v8.machine.choices import AUTO, SINGLE_THREADED, measured_workers
-from v8.machine.starting import quiet_start
-from v8.registry import Named, Registry, make_entries, read_list, require_package
+from v8.base import annexes, hardware
+from v8.base.errors import ProfileError, with_parameters
+from v8.base.invocation import children_with_safe_path
+from v8.base.registry import Named, Registry, make_entries, read_list, require_package
+from v8.base.starting import quiet_start
+from v8.model.training.programs import kept_programs
 from v8.runs.events import Note, SeriesOutcome
 from v8.runs.jobs import Engine, Job
+from v8.runs.machine.choices import AUTO, SINGLE_THREADED, measured_workers
 from v8.runs.observers import RunObserver
 from v8.runs.workers import WorkerEngine
-from v8.training.programs import kept_programs
 
 DEVICES: Final = ("auto", "cpu", "gpu")
 _MOST: Final = 10_000  # processes and series of one program are fewer on any machine

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
 
-from v8.market.series import Series
+from v8.data.market.series import Series
 from v8.runs.events import Event, SeriesOutcome, SeriesStarted
 from v8.runs.observers import RunObserver
 from v8.runs.plan import RunCost

@@ -11,14 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from v8.errors import DataError, SeriesError, V8Error, message_of, shown
-from v8.market.series import Series
+from v8.base.errors import DataError, SeriesError, V8Error, message_of, shown
+from v8.data.market.series import Series
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from v8.evaluation.significance import BaselineComparison
-    from v8.training.progress import EpochRecord
+    from v8.model.evaluation.significance import BaselineComparison
+    from v8.model.training.progress import EpochRecord
 
 
 STAGES: Final = ("candles", "features", "windows", "train", "evaluate", "save")
@@ -172,7 +172,7 @@ def with_error(outcome: SeriesOutcome, error: V8Error) -> SeriesOutcome:
 def _reason(series: Series, error: BaseException) -> str:
     if isinstance(error, V8Error):
         return message_of(error)
-    from v8.artifacts.run_folder import ERROR_FILE  # noqa: PLC0415 - it needs pandas, and displays do not
+    from v8.forecaster.metadata import ERROR_FILE  # noqa: PLC0415 - it needs pandas, and displays do not
 
     message = shown(message_of(error), _MOST_LETTERS) or "no message"
     return f"{series}: unexpected {type(error).__name__}: {message}. {ERROR_FILE} in its folder shows where."

@@ -8,31 +8,31 @@ Nothing is trained before the candles of every selected series, of finished ones
 candles are no longer those it is pinned to fails by itself. So does one whose candles cannot be read; if it
 is finished, that is only noted. A finished series whose files are not as they were saved fails, too, before
 its candles are read; its files are left as they are. What shows results is an observer
-(`v8.reports.outputs`).
+(`v8.publish.report.outputs`).
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from v8.artifacts import nested_runs
-from v8.artifacts.finished_series import read_finished
-from v8.artifacts.metadata import redo_offered
-from v8.artifacts.run_folder import ERROR_FILE, RunFolder, RunRecord
-from v8.errors import ArtifactError, StorageError
-from v8.hardware import may_have_gpu
-from v8.machine.choices import choose_loops, choose_precision, compile_loops
-from v8.market.series import Series
-from v8.market.sources.source import CandleSource, dataset_of, folder_of
-from v8.profile import Profile
+from v8.base.errors import ArtifactError, StorageError
+from v8.base.hardware import may_have_gpu
+from v8.base.safe_text import for_file
+from v8.base.storage import write_text
+from v8.data.market.series import Series
+from v8.data.market.sources.source import CandleSource, dataset_of, folder_of
+from v8.forecaster.metadata import ERROR_FILE, redo_offered
+from v8.profile.profile import Profile
+from v8.runs import nested_runs
 from v8.runs.estimate import ProgressEstimate
 from v8.runs.events import Event, GettingReady, Note, RunSummary, SeriesOutcome, SeriesStarted
+from v8.runs.finished_series import read_finished
 from v8.runs.jobs import DeviceSettings, Engine, Job
+from v8.runs.machine.choices import choose_loops, choose_precision, compile_loops
 from v8.runs.observers import ObserverGroup, RunObserver, observed, warnings_as_notes
 from v8.runs.plan import Plan, save_cost, series_seed
 from v8.runs.reading import CandleReader, CheckedSeries
-from v8.safe_text import for_file
-from v8.storage import write_text
+from v8.runs.run_folder import RunFolder, RunRecord
 
 
 def run(
@@ -53,7 +53,7 @@ def run(
         observer: Follows the run; a note reaches it once, however often it is made.
         command: The command line that continues, for the run's record.
         lists_all_series: Whether the record names every series before the first is trained, as that of a
-            generation (a later renewal of models, see `v8.artifacts.nested_runs`) does.
+            generation (a later renewal of models, see `v8.runs.nested_runs`) does.
 
     Raises:
         V8Error: If the folder is another run's, held by another process, or cannot be written.
@@ -167,7 +167,8 @@ def resolve_device_settings(profile: Profile, folder: RunFolder, observer: RunOb
     """Choose what training depends on apart from the profile, once for the whole run, and record it.
 
     * The precision: float32, or 16 bits for matrix products where this machine then trains faster.
-    * How XLA compiles the loop over the bars of a window (`v8.networks.loops`): a setting of the process.
+    * How XLA compiles the loop over the bars of a window (`v8.model.networks.loops`): a setting of the
+      process.
     * How many micro-batches make one optimiser step.
     """
     is_gpu = may_have_gpu()

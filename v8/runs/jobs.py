@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from v8.market.candles import Candles
-from v8.market.series import Series
-from v8.profile import Profile
+from v8.data.market.candles import Candles
+from v8.data.market.series import Series
+from v8.profile.profile import Profile
 from v8.runs.events import SeriesOutcome
 from v8.runs.observers import RunObserver
 

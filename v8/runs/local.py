@@ -1,22 +1,22 @@
 """Trains series in this process.
 
 `LocalEngine` (`v8.runs.engines`) hands its jobs to the engine below where one process is enough. The
-processes of `v8.runs.workers` and `v8.ray.cluster` use it, too, each for its own jobs.
+processes of `v8.runs.workers` and `v8.annexes.ray.cluster` use it, too, each for its own jobs.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
-from v8.features.store import FeatureStore
-from v8.hardware import has_gpu
-from v8.machine.interruption import deferred_interrupts
-from v8.machine.resources import resource_scope
-from v8.profile import Profile
+from v8.base.hardware import has_gpu
+from v8.base.interruption import deferred_interrupts
+from v8.base.resources import resource_scope
+from v8.data.features.store import FeatureStore
+from v8.model.training.probe import measured_fleet_size
+from v8.profile.profile import Profile
 from v8.runs.events import SeriesOutcome
 from v8.runs.jobs import Engine, Job
 from v8.runs.observers import RunObserver
 from v8.runs.pipeline import SeriesPipeline, TrainerFactory
-from v8.training.probe import measured_fleet_size
 
 
 def suited_fleet_size(profile: Profile, num_series: int) -> int:

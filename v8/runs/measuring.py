@@ -1,22 +1,22 @@
-"""The process that measures; `v8.machine.processes` starts it and sends it a request.
+"""The process that measures; `v8.runs.machine.processes` starts it and sends it a request.
 
     echo '{"profile": {...}, "measurements": [{"measure": "matmul", "seconds": 2}]}' \
         | python -m v8.runs.measuring
 
-Speeds are those of `v8.training.probe`. `v8.comparison.measuring` measures whole runs.
+Speeds are those of `v8.model.training.probe`. `v8.annexes.comparison.measuring` measures whole runs.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
-from v8.hardware import has_gpu
-from v8.invocation import collected_later
-from v8.machine.processes import MeasurementRequest, handle_request
-from v8.machine.starting import light_start
+from v8.base.hardware import has_gpu
+from v8.base.invocation import collected_later
+from v8.base.starting import light_start
+from v8.runs.machine.processes import MeasurementRequest, handle_request
 
 with light_start():  # they start TensorFlow
-    from v8.training.probe import describe_backend, format_speeds, matmul_speed, step_speed
+    from v8.model.training.probe import describe_backend, format_speeds, matmul_speed, step_speed
 
 
 MEASURES: Final[Mapping[str, Callable[..., Any]]] = {

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import BaseModel, ConfigDict
 
-from v8.errors import DataError, ProfileError, UnknownSeriesError, listed
-from v8.market.series import Series, load_universe, series_advice
-from v8.market.sources.source import CandleSource, ChecksSeries, SeriesLister, open_source, with_nearest
-from v8.plugins import load_plugins
-from v8.profile import TABLES_PLACE, Profile, load_profile
-from v8.storage import home
+from v8.base.errors import DataError, ProfileError, UnknownSeriesError, listed
+from v8.base.plugins import load_plugins
+from v8.base.storage import home
+from v8.data.market.series import Series, load_universe, series_advice
+from v8.data.market.sources.source import CandleSource, ChecksSeries, SeriesLister, open_source, with_nearest
+from v8.profile.profile import TABLES_PLACE, Profile, load_profile
 
 if TYPE_CHECKING:  # usage errors are reported before these are imported, which takes a second
     from v8.runs.jobs import Engine
@@ -122,10 +122,10 @@ class PreparedRun:
         profile = options.resolved_profile()
         requested = chosen_series(options.series, options.universe)
 
-        from v8.artifacts.run_folder import locate_run  # noqa: PLC0415 - see the top
-        from v8.artifacts.runtimes import require_onnx_packages  # noqa: PLC0415
+        from v8.forecaster.runtimes import require_onnx_packages  # noqa: PLC0415
         from v8.runs.engines import choose_engine  # noqa: PLC0415
         from v8.runs.plan import make_plan  # noqa: PLC0415
+        from v8.runs.run_folder import locate_run  # noqa: PLC0415 - see the top
 
         set_covariate_folder(options.tables)
         source = open_source(options.source, data_dir=options.data_dir)
@@ -225,7 +225,7 @@ def require_covariate_files(profile: Profile) -> None:
         DataError: If one cannot be read, or is not what the profile says.
     """
     if profile.covariates:
-        from v8.market.companions import read_user_table  # noqa: PLC0415 - pandas, which few profiles need
+        from v8.data.market.companions import read_user_table  # noqa: PLC0415 - pandas, which few profiles need
 
         for table in profile.covariates:
             read_user_table(table)
@@ -257,7 +257,7 @@ def series_without(path: Path, dropped: Sequence[Series]) -> tuple[Series, ...]:
         ArtifactError: If there is no run, or it is damaged.
         ProfileError: If the run does not have one of them.
     """
-    from v8.artifacts.run_folder import read_run  # noqa: PLC0415 - see above
+    from v8.runs.run_folder import read_run  # noqa: PLC0415 - see above
 
     names = list(read_run(path).series)
     unknown = [str(series) for series in dropped if str(series) not in names]

@@ -19,18 +19,18 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from v8.artifacts.forecaster import Forecaster
-from v8.artifacts.metadata import MODEL_FILE
-from v8.artifacts.shared_models import SharedModels
-from v8.errors import ArtifactError, listed
-from v8.features.store import FeatureStore
-from v8.profile import Profile
+from v8.base.errors import ArtifactError, listed
+from v8.data.features.store import FeatureStore
+from v8.forecaster.forecaster import Forecaster
+from v8.forecaster.metadata import MODEL_FILE
+from v8.forecaster.shared_models import SharedModels
+from v8.model.training.formula import FormulaTrainer
+from v8.model.training.trainer import InitialWeights, Trainer
+from v8.profile.profile import Profile
 from v8.runs.events import Note, SeriesOutcome, SeriesStarted, run_isolated
 from v8.runs.jobs import DeviceSettings, Job
 from v8.runs.observers import RunObserver
 from v8.runs.stages import AnyTrainer, SeriesInProgress
-from v8.training.formula import FormulaTrainer
-from v8.training.trainer import InitialWeights, Trainer
 
 _FULL_MEMORY: Final = re.compile(r"resource_?exhausted|out of memory|oom when|memoryerror", re.IGNORECASE)
 """What TensorFlow, XLA, JAX and Python say when memory is full."""

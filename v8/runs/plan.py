@@ -14,15 +14,15 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from v8.artifacts.metadata import METADATA_FILE, MODEL_FILE
-from v8.artifacts.run_folder import RUN_FILE, SeriesState, Status, read_run
-from v8.baselines.baselines import BASELINES
-from v8.features.indicators import warmup_bars
-from v8.machine.choices import read_measurement, write_measurement
-from v8.market.series import Series, load_universe
-from v8.profile import Profile, require_trainable
-from v8.records import Count, Number
-from v8.windows.dataset import rows_needed, table_columns, windows_without_holes
+from v8.base.records import Count, Number
+from v8.data.market.series import Series, load_universe
+from v8.data.windows.dataset import rows_needed, table_columns, windows_without_holes
+from v8.forecaster.metadata import METADATA_FILE, MODEL_FILE
+from v8.model.baselines.baselines import BASELINES
+from v8.profile.indicators import warmup_bars
+from v8.profile.profile import Profile, require_trainable
+from v8.runs.machine.choices import read_measurement, write_measurement
+from v8.runs.run_folder import RUN_FILE, SeriesState, Status, read_run
 
 SMOKE_SPARE_BARS = 130  # candles of a smoke run beyond the fewest that work, so that a few holes do no harm
 SEED_SPACE = 2**31  # seeds are non-negative 31-bit numbers
@@ -85,7 +85,7 @@ def make_plan(profile: Profile, series: Sequence[Series], path: Path, redone: Se
 def series_seed(profile: Profile, series: Series) -> int:
     """Return the seed of a series: by its place in the default universe, or by its name.
 
-    >>> from v8.profile import load_profile
+    >>> from v8.profile.profile import load_profile
     >>> series_seed(load_profile("aligned"), Series("BTCUSDT", "1h"))
     43
     """
@@ -114,7 +114,7 @@ def count_windows(profile: Profile) -> dict[str, int]:
 def smoke_bars(profile: Profile) -> int:
     """Return the candles per series of a smoke run.
 
-    >>> from v8.profile import load_profile
+    >>> from v8.profile.profile import load_profile
     >>> smoke_bars(load_profile("aligned"))
     931
     """

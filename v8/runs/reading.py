@@ -10,13 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from v8.artifacts.run_folder import RunFolder, pin_of
-from v8.errors import UnknownSeriesError
-from v8.market.candles import Candles
-from v8.market.companions import Companions
-from v8.market.series import Series, load_universe
-from v8.market.sources.source import CandleSource, with_nearest
-from v8.net import reporting_waiting_to
+from v8.base.errors import UnknownSeriesError
+from v8.base.net import reporting_waiting_to
+from v8.data.market.candles import Candles, pin_of
+from v8.data.market.companions import Companions
+from v8.data.market.series import Series, load_universe
+from v8.data.market.sources.source import CandleSource, with_nearest
 from v8.runs.candle_findings import candle_findings
 from v8.runs.events import (
     CandleFinding,
@@ -30,6 +29,7 @@ from v8.runs.events import (
 )
 from v8.runs.observers import RunObserver
 from v8.runs.plan import Plan
+from v8.runs.run_folder import RunFolder
 
 Result = TypeVar("Result")
 

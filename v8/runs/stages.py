@@ -1,7 +1,7 @@
 """The stages of one series, from candles to its artefact: features, windows, training, evaluating, saving.
 
 A network that was trained is calibrated before it is evaluated. With `calibration: ensemble` its forecasts
-are mixed with those of simulated paths and of a regression (`v8.baselines.ranges`), in shares that the
+are mixed with those of simulated paths and of a regression (`v8.model.baselines.ranges`), in shares that the
 validation span decides; where there are quantiles, it also decides how wide they must be. All of this becomes
 part of the published model.
 
@@ -19,10 +19,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from v8.artifacts.metadata import MODEL_FILE, ONNX_FILE, FeatureInfo, MetadataDraft, TrainingInfo
-from v8.artifacts.run_folder import now_iso
-from v8.artifacts.series_artifact import sample_forecasts, save_description
-from v8.baselines.ranges import (
+from v8.base.errors import ArtifactError, DivergedError
+from v8.base.hardware import describe_machine, peak_process_bytes, versions
+from v8.base.storage import write_with
+from v8.data.features.store import FeatureStore
+from v8.data.windows.dataset import SeriesData, prepare_series, table_columns
+from v8.data.windows.span import Span
+from v8.forecaster.metadata import MODEL_FILE, ONNX_FILE, FeatureInfo, MetadataDraft, TrainingInfo
+from v8.forecaster.series_artifact import sample_forecasts, save_description
+from v8.model.baselines.ranges import (
     conformal_widths,
     fit_ensemble,
     fit_shares,
@@ -30,25 +35,25 @@ from v8.baselines.ranges import (
     network_alone,
     shares_metadata,
 )
-from v8.columns import TASK_OHLC
-from v8.errors import ArtifactError, DivergedError
-from v8.evaluation.evaluation import Evaluation, QuantileEvaluation, evaluate_quantiles, evaluate_windows
-from v8.evaluation.fold_losses import FOLD_LOSSES_FILE, fold_losses
-from v8.evaluation.importance import measure_importance
-from v8.evaluation.price_range import RangeCoverage, evaluated_windows, measure_range
-from v8.evaluation.significance import BaselineComparison
-from v8.features.indicators import FEATURES, ancestry, definitions
-from v8.features.store import FeatureStore
-from v8.hardware import describe_machine, peak_process_bytes, versions
-from v8.networks.serving import ServingModel
+from v8.model.evaluation.evaluation import (
+    Evaluation,
+    QuantileEvaluation,
+    evaluate_quantiles,
+    evaluate_windows,
+)
+from v8.model.evaluation.fold_losses import FOLD_LOSSES_FILE, fold_losses
+from v8.model.evaluation.importance import measure_importance
+from v8.model.evaluation.price_range import RangeCoverage, evaluated_windows, measure_range
+from v8.model.evaluation.significance import BaselineComparison
+from v8.model.networks.serving import ServingModel
+from v8.model.training.formula import FormulaTrainer
+from v8.model.training.trainer import FleetMember, InitialWeights, Trainer, TrainingResult
+from v8.profile.columns import TASK_OHLC
+from v8.profile.indicators import FEATURES, ancestry, definitions
 from v8.runs.events import EpochEnded, Note, SeriesOutcome, StageStarted, run_isolated
 from v8.runs.jobs import Job
 from v8.runs.observers import RunObserver
-from v8.storage import write_with
-from v8.training.formula import FormulaTrainer
-from v8.training.trainer import FleetMember, InitialWeights, Trainer, TrainingResult
-from v8.windows.dataset import SeriesData, prepare_series, table_columns
-from v8.windows.span import Span
+from v8.runs.run_folder import now_iso
 
 CHECKPOINT: Final = Path(".training", "checkpoint.npz")
 """Where a series keeps its epochs until it is finished, inside its folder."""
@@ -172,7 +177,7 @@ class SeriesInProgress:
         (self._job.folder / ONNX_FILE).unlink(missing_ok=True)  # of an earlier attempt
         if not self._job.has_onnx:
             return None
-        from v8.artifacts.onnx_file import save_onnx_model  # noqa: PLC0415 - needs the extra `onnx`
+        from v8.forecaster.onnx_file import save_onnx_model  # noqa: PLC0415 - needs the extra `onnx`
 
         span = self._data.spans["test"]
         try:

@@ -1,9 +1,9 @@
 """The interface of experiment trackers, and their registry.
 
-A tracker of v8 is a module of an annex and an entry of its `annex.yaml` (`v8/tracking`); a tracker of your
-own calls `TRACKERS.register`. It runs in the process that handles the events of the run, never in a worker,
-so it needs no TensorFlow and gets every series, wherever it trains. Its package is imported only when it is
-requested.
+A tracker of v8 is a module of an annex and an entry of its `annex.yaml` (`v8/annexes/tracking`); a tracker
+of your own calls `TRACKERS.register`. It runs in the process that handles the events of the run, never in a
+worker, so it needs no TensorFlow and gets every series, wherever it trains. Its package is imported only
+when it is requested.
 
 The command line reads the names from here, so this module imports little; `v8.runs.tracking` does the work.
 """
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from v8 import annexes
-from v8.registry import Named, Registry, make_entries, require_package
+from v8.base import annexes
+from v8.base.registry import Named, Registry, make_entries, require_package
 
 
 class TrackerError(Exception):

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from v8.artifacts.metadata import read_metadata
-from v8.errors import V8Error, message_of, shown, with_parameters
-from v8.market.series import Series
+from v8.base.errors import V8Error, message_of, shown, with_parameters
+from v8.data.market.series import Series
+from v8.forecaster.metadata import read_metadata
 from v8.runs.events import EpochEnded, Event, Note, SeriesOutcome
 from v8.runs.observers import ObserverGroup, RunContext, RunObserver
 from v8.runs.trackers import TRACKERS, TrackedRun, Tracker, TrackerError

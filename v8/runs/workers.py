@@ -31,19 +31,19 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any, Final
 
-from v8.errors import with_parameters
-from v8.hardware import has_gpu
-from v8.invocation import children_with_safe_path, explained_imports, explained_start
-from v8.machine.interruption import deferred_interrupts
-from v8.machine.resources import resource_scope
-from v8.machine.starting import quiet_start
-from v8.market.series import Series
-from v8.plugins import load_plugins, loaded, other_plugins
-from v8.profile import Profile
+from v8.base.errors import with_parameters
+from v8.base.hardware import has_gpu
+from v8.base.interruption import deferred_interrupts
+from v8.base.invocation import children_with_safe_path, explained_imports, explained_start
+from v8.base.plugins import load_plugins, loaded, other_plugins
+from v8.base.resources import resource_scope
+from v8.base.starting import quiet_start
+from v8.data.market.series import Series
+from v8.model.training.programs import kept_programs
+from v8.profile.profile import Profile
 from v8.runs.events import Event, Note, SeriesOutcome
 from v8.runs.jobs import Engine, Job
 from v8.runs.observers import EventCallback, RunObserver, warnings_as_notes
-from v8.training.programs import kept_programs
 
 TRIES: Final = 2  # a series whose worker died is given to one more; then it has failed
 MOST_PROFILES: Final = 8

@@ -30,19 +30,19 @@ from typing import Any, ClassVar, Final, NoReturn
 import numpy as np
 import pandas as pd
 
-from v8 import storage
-from v8.columns import OHLCV, OPEN_TIME, plain_symbol
-from v8.errors import DataError, ProfileError, listed, message_of, shown
-from v8.market.candles import Candles
-from v8.market.series import Series
-from v8.market.sources import downloads, rest
-from v8.market.sources.live import LiveSource
-from v8.market.sources.source import SOURCES, SourceKind
-from v8.market.sources.vision import NotArchivedError
-from v8.market.store import CandleStore
-from v8.net import RetryFailure, RetryPolicy, TransientError, report_waiting, with_progress
-from v8.registry import advice
-from v8.safe_text import keep_secret
+from v8.base import storage
+from v8.base.errors import DataError, ProfileError, listed, message_of, shown
+from v8.base.net import RetryFailure, RetryPolicy, TransientError, report_waiting, with_progress
+from v8.base.registry import advice
+from v8.base.safe_text import keep_secret
+from v8.data.market.candles import Candles
+from v8.data.market.series import Series
+from v8.data.market.sources import downloads, rest
+from v8.data.market.sources.live import LiveSource
+from v8.data.market.sources.source import SOURCES, SourceKind
+from v8.data.market.sources.vision import NotArchivedError
+from v8.data.market.store import CandleStore
+from v8.profile.columns import OHLCV, OPEN_TIME, plain_symbol
 
 EXCHANGE_VARIABLE: Final = "V8_CCXT"
 OPTIONS_VARIABLE: Final = "V8_CCXT_OPTIONS"

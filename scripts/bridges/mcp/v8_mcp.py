@@ -30,21 +30,21 @@ from mcp.shared.message import SessionMessage
 from mcp_types import INVALID_REQUEST, PARSE_ERROR, ErrorData, JSONRPCError
 from pydantic import ValidationError
 
-from v8.app.answers import RequestError, public_error_json
-from v8.artifacts.metadata import Metadata, read_metadata
-from v8.artifacts.runtimes import AUTO, RUNTIMES
-from v8.artifacts.shared_models import SharedModels
-from v8.columns import is_symbol
-from v8.errors import V8Error, shown
-from v8.forecasts.issuing import issue_forecast
-from v8.hub.opening import ModelPlace, open_place
-from v8.ledger import DEFAULT_LEDGER
-from v8.ledger.database import Ledger
-from v8.ledger.record import live_record
-from v8.machine.starting import quiet_start
-from v8.market.series import iso, series_advice
-from v8.market.sources.source import CandleSource, open_source
-from v8.version import VERSION
+from v8.annexes.live.app.answers import RequestError, public_error_json
+from v8.annexes.live.ledger import DEFAULT_LEDGER
+from v8.annexes.live.ledger.database import Ledger
+from v8.annexes.live.ledger.record import live_record
+from v8.api.issuing import issue_forecast
+from v8.base.errors import V8Error, shown
+from v8.base.starting import quiet_start
+from v8.base.version import VERSION
+from v8.data.market.series import iso, series_advice
+from v8.data.market.sources.source import CandleSource, open_source
+from v8.forecaster.metadata import Metadata, read_metadata
+from v8.forecaster.runtimes import AUTO, RUNTIMES
+from v8.forecaster.shared_models import SharedModels
+from v8.profile.columns import is_symbol
+from v8.publish.hub.opening import ModelPlace, open_place
 
 INSTRUCTIONS: Final = (
     "Forecasts of crypto candles by small neural networks. Prices are in quote currency, times in UTC, "

@@ -1,0 +1,319 @@
+"""Profiles measured in real processes on the demo market: equal candles, fair turns, named failures."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from v8.annexes.comparison.commands import all_profiles
+from v8.annexes.comparison.measurement import profile_order
+from v8.model.baselines.baselines import called
+from v8.model.evaluation.evaluation import Evaluation
+from v8.profile.profile import Profile, load_profile, profile_names
+
+REPOSITORY = Path(__file__).parents[3]
+BARS = 700
+
+
+@pytest.fixture(scope="module")
+def place(make_profile: Callable[..., Profile], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two small profiles and one whose windows are longer than the test span."""
+    folder = tmp_path_factory.mktemp("comparison")
+    network = {"family": "dense_newest", "dense_units": (4,), "dropout": 0.0}
+    kinds: dict[str, dict[str, Any]] = {
+        "plain": {},
+        "wide": {"network": {**network, "dense_units": (8,)}},
+        "long": {"lookback_bars": 300},
+    }
+    for name, changes in kinds.items():
+        profile = make_profile("dense_newest", **{"network": network, **changes, "name": name})
+        content = json.loads(profile.model_dump_json())
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(content))
+    return folder
+
+
+def words(place: Path, *profiles: str, out: str = "out", bars: int = BARS) -> list[str]:
+    files = [str(place / f"{name}.yaml") for name in profiles]
+    market = ["--source", "demo", "--bars", str(bars), "--series", "BTCUSDT-15m", "--out", str(place / out)]
+    return [sys.executable, "-m", "v8", "compare-profiles", "--profiles", *files, *market]
+
+
+def environment(place: Path, **variables: str) -> dict[str, str]:
+    return {**os.environ, "V8_HOME": str(place / "home"), "CUDA_VISIBLE_DEVICES": "-1", **variables}
+
+
+def call(place: Path, arguments: list[str], **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        arguments,
+        cwd=REPOSITORY,
+        env=environment(place, **variables),
+        capture_output=True,
+        text=True,
+        timeout=3_600,  # against a hang; it bounds no machine's pace
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def done(place: Path) -> subprocess.CompletedProcess[str]:
+    return call(place, words(place, "plain", "long", "wide"))
+
+
+@pytest.fixture(scope="module")
+def content(place: Path, done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    return json.loads((place / "out" / "compare.json").read_text("utf-8"))
+
+
+@pytest.mark.nightly
+@pytest.mark.process
+def test_a_profile_that_fails_is_named_and_the_others_finish(
+    done: subprocess.CompletedProcess[str], content: dict[str, Any]
+) -> None:
+    assert done.returncode == 4, done.stderr
+    assert list(content["failures"]) == ["long"]
+    assert content["failures"]["long"].startswith("BTCUSDT-15m: ")
+    assert "Failed profiles" in done.stdout
+    assert list(content["figures"]) == ["plain", "wide"]
+    assert "error" not in done.stderr
+
+
+@pytest.mark.nightly
+@pytest.mark.process
+def test_the_baseline_is_the_last_profile_and_the_budget_is_said(
+    done: subprocess.CompletedProcess[str], content: dict[str, Any]
+) -> None:
+    assert content["baseline"] == "wide"
+    assert content["ratios"]["wide"]["epoch_s"]["median"] == 1.0
+    # One layer of 8 instead of 4 units, and heads of as many inputs: more parameters.
+    assert content["ratios"]["plain"]["num_parameters"]["median"] < 1
+    assert "Budget: at most 1 epoch on 1 series (BTCUSDT-15m), 700 newest candles each." in done.stdout
+    assert "Simulated market" in done.stdout
+    assert "BTCUSDT-15m: 700 candles, read in " in done.stdout
+    assert list(content["download_s"]) == content["series"] == ["BTCUSDT-15m"]
+
+
+@pytest.mark.nightly
+@pytest.mark.process
+def test_every_stage_of_a_measurement_took_time(content: dict[str, Any]) -> None:
+    for one in content["measurements"]:
+        (model,) = one["models"]
+        stages = (
+            "candles",
+            "features",
+            "windows",
+            "build",
+            "compile",
+            "train",
+            "validate",
+            "evaluate",
+            "save",
+        )
+        assert all(model["seconds"][stage] > 0 for stage in stages)
+        assert model["seconds"]["features_warm"] > 0
+        assert one["import_s"] > 0.5  # nobody starts TensorFlow faster
+        assert 100e6 < one["peak_process_bytes"] < 8e9
+        assert one["matmul_gflop_per_s"] > 0
+        assert (model["epochs_run"], one["own_epochs"]) == (1, 3)
+        assert 0 < model["epoch_s"] <= model["seconds"]["train"] + model["seconds"]["validate"]
+
+
+@pytest.mark.nightly
+@pytest.mark.process
+def test_a_measurement_leaves_a_run_like_any_other(place: Path, content: dict[str, Any]) -> None:
+    for one in content["measurements"]:
+        run = place / "out" / "runs" / one["profile"]
+        metadata = json.loads((run / "BTCUSDT-15m" / "metadata.json").read_text("utf-8"))
+        for task, multiple in one["models"][0]["relative_mae"].items():
+            evaluation = Evaluation.from_json(metadata["evaluation"])
+            assert evaluation.relative_error(task) == multiple
+            of_best = evaluation.relative_error(task, baseline=evaluation.best_baseline(task))
+            assert one["models"][0]["relative_mae_to_best"][task] == of_best
+            assert one["models"][0]["best_baseline"][task] == called(evaluation.best_baseline(task))
+            assert one["models"][0]["num_windows"] == evaluation.num_windows
+        assert metadata["num_parameters"] == one["num_parameters"]
+    runs = [
+        json.loads((place / "out" / "runs" / name / "run.json").read_text()) for name in ("plain", "wide")
+    ]
+    digests = {run["series"]["BTCUSDT-15m"]["candles"]["digest"] for run in runs}
+    assert len(digests) == 1  # the same candles
+
+
+@pytest.mark.nightly
+@pytest.mark.process
+def test_features_are_cold_in_every_measurement_and_the_users_store_is_left_alone(
+    place: Path, done: subprocess.CompletedProcess[str]
+) -> None:
+    assert done.returncode == 4
+    assert not (place / "home" / "features").exists()
+
+
+@pytest.mark.nightly
+@pytest.mark.process
+def test_runs_that_are_there_are_compared_by_what_their_folders_tell(
+    place: Path, content: dict[str, Any]
+) -> None:
+    runs = [str(place / "out" / "runs" / name) for name in ("plain", "wide")]
+    program = [sys.executable, "-m", "v8", "compare-profiles"]
+    again = call(place, [*program, *runs, "--out", str(place / "again")])
+    assert again.returncode == 0, again.stderr
+    found = json.loads((place / "again" / "compare.json").read_text("utf-8"))
+    assert (found["series"], found["baseline"], found["failures"]) == (["BTCUSDT-15m"], "wide", {})
+    # What a process measured beside its run is in no folder: a dash, never a guess.
+    lost = dict.fromkeys(("import_s", "features_warm_s", "ceiling_pct", "projected_40_s"))
+    for name, figures in content["figures"].items():
+        assert {**figures, **lost} == {**found["figures"][name], **lost}
+    mixed = call(place, [*program, runs[0], "aligned", "--out", str(place / "mixed")])
+    assert mixed.returncode == 2
+    assert "got 1 run folders among 2 names" in mixed.stderr
+    other = str(place / "out" / "runs" / "long")
+    nothing = call(place, [*program, runs[0], other, "--out", str(place / "nothing")])
+    assert nothing.returncode == 3, nothing.stderr
+    assert "that have finished the same series" in nothing.stderr
+
+
+@pytest.mark.process
+def test_a_process_that_dies_is_named_with_its_last_words(place: Path) -> None:
+    dead = call(place, words(place, "plain", out="dead"), KERAS_BACKEND="nonsense")
+    assert dead.returncode == 4
+    failures = json.loads((place / "dead" / "compare.json").read_text("utf-8"))["failures"]
+    assert failures["plain"].startswith("its process ended with exit code 1; last words: ")
+    assert "nonsense" in failures["plain"]
+
+
+@pytest.mark.process
+def test_ctrl_c_ends_the_measuring_process_too(place: Path) -> None:
+    process = subprocess.Popen(
+        words(place, "plain", out="stopped"),
+        cwd=REPOSITORY,
+        env=environment(place),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout
+    while not process.stdout.readline().startswith("repeat 1"):
+        assert process.poll() is None
+    while not (children := children_of(process.pid)) or not has_begun(*children):
+        assert process.poll() is None
+        time.sleep(0.05)
+    (child,) = children
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+    assert not Path(f"/proc/{child}").exists()
+    assert not (place / "stopped" / "compare.json").exists()
+
+
+def has_begun(child: int) -> bool:
+    """Whether the process has come so far that it starts TensorFlow."""
+    return "tensorflow" in Path(f"/proc/{child}/maps").read_text()
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("flags", "match"),
+    [
+        (
+            ["--full", "--epochs", "3"],
+            "error: --full: runs each profile's own epochs; got --epochs 3 together with it",
+        ),
+        (["--baseline-profile", "v7"], "error: --baseline-profile: is one of the compared profiles (plain)"),
+        (["--epochs", "0"], "training.epochs"),
+        (["--device", "tpu"], "--device: is one of auto, cpu, gpu"),
+    ],
+)
+def test_a_usage_error_is_one_line_and_exits_2(place: Path, flags: list[str], match: str) -> None:
+    wrong = call(place, [*words(place, "plain", out="wrong"), *flags])
+    assert wrong.returncode == 2
+    assert match in wrong.stderr
+    assert len(wrong.stderr.splitlines()) == 1
+    assert not (place / "wrong").exists()
+
+
+@pytest.mark.process
+def test_two_profiles_of_one_name_are_refused(place: Path) -> None:
+    wrong = call(place, words(place, "plain", "plain", out="wrong"))
+    assert wrong.returncode == 2
+    assert "compares profiles of different names; got plain 2 times" in wrong.stderr
+
+
+def test_all_shipped_profiles_are_compared_unless_told_which_and_aligned_is_what_ratios_refer_to() -> None:
+    assert sorted(all_profiles()) == profile_names()
+    assert all_profiles()[-1] == "aligned"
+
+
+@pytest.fixture(scope="module")
+def shipped(place: Path, make_profile: Callable[..., Profile]) -> Path:
+    """The place with every shipped profile in it; those that have a network have a tiny one."""
+    for name in all_profiles():
+        profile = load_profile(name)
+        content = json.loads(profile.model_dump_json())
+        if not profile.family.is_formula:
+            network = make_profile(profile.network.family).network
+            content |= {"network": json.loads(network.model_dump_json()), "lookback_bars": 20}
+            content["training"] |= {"batch_size": 128, "cpu_batch_size": None, "precision": "float32"}
+        (place / f"{name}.yaml").write_text(yaml.safe_dump(content))
+    return place
+
+
+@pytest.mark.process
+@pytest.mark.nightly
+def test_all_shipped_profiles_are_compared_in_table_page_json_and_csv(shipped: Path) -> None:
+    names = all_profiles()
+    # The windows of `range_paths` are the longest: 2,174 rows after 19 bars of warm-up hold one in each span.
+    done = call(shipped, words(shipped, *names, out="all", bars=2_193))
+    assert done.returncode == 0, done.stderr
+    files = [shipped / "all" / f"compare.{kind}" for kind in ("json", "csv", "html")]
+    assert done.stdout.endswith(f"Written: {', '.join(map(str, files))}\n")
+    for title in (
+        "As multiples of aligned",
+        "Medians over 1 repeat",
+        "one model, claimed",
+        "The fastest is ",
+    ):
+        assert title in done.stdout
+    content, lines = json.loads(files[0].read_text("utf-8")), files[1].read_text("utf-8").splitlines()
+    assert (content["baseline"], content["failures"]) == ("aligned", {})
+    assert list(content["figures"]) == names
+    told = {
+        name: {line["figure"] for line in csv.DictReader(lines) if line["profile"] == name} for name in names
+    }
+    assert told == {name: {*figures} for name, figures in content["figures"].items()}
+    # What is fitted by a formula has no epochs and compiles nothing: a dash stands there, never a zero.
+    unknown = {
+        "compile_s",
+        "build_s",
+        "validate_s",
+        "epoch_s",
+        "windows_per_s",
+        "ceiling_pct",
+        "epochs_to_best",
+    }
+    assert {*content["figures"]["aligned"]} - {*content["figures"]["range_paths"]} == unknown
+    page = files[2].read_text("utf-8")
+    assert content["formulas"] == {"range_paths": "range_paths"}
+    for name in names:
+        shown = f"{name} (formula)" if name in content["formulas"] else name
+        assert f">{shown}</t" in page
+
+
+def test_each_repeat_starts_with_another_profile(make_profile: Callable[..., Profile]) -> None:
+    profiles = [make_profile(name=name) for name in "abc"]
+    orders = ["".join(profile.name for profile in profile_order(profiles, repeat)) for repeat in (1, 2, 3, 4)]
+    assert orders == ["abc", "bca", "cab", "abc"]

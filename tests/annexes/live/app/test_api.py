@@ -1,0 +1,305 @@
+"""What is answered is what the description says, and its page; newest candles; what Prometheus reads."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from jsonschema import Draft202012Validator
+from ledger_entries import ISSUER, made_entry, made_score
+from openapi_spec_validator import OpenAPIV31SpecValidator, validate
+from openapi_spec_validator.validation.exceptions import OpenAPIValidationError
+
+from v8.annexes.live.app.answers import candles, description, labels_of, metrics
+from v8.annexes.live.app.places import LedgerReader
+from v8.annexes.live.ledger.database import Ledger
+from v8.annexes.live.ledger.entries import quantile_forecaster
+from v8.data.market.series import Series
+from v8.data.market.sources.source import open_source
+
+BTC, ETH = "BTCUSDT-15m", "ETHUSDT-1h"
+SAMPLE = re.compile(
+    r'(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)(\{(?P<labels>([a-z_]+="([^"\\\n]|\\["\\n])*"(,|(?=\})))*)\})? '
+    r"(?P<value>[-+]?[0-9.]+(e[-+]?[0-9]+)?)"
+)
+"""A line of https://prometheus.io/docs/instrumenting/exposition_formats/ with a number."""
+
+LOST = """[...document.querySelectorAll('main a')].map((link) => link.hash)
+  .filter((hash) => hash && !document.querySelector(hash))"""
+
+
+def strict() -> dict[str, Any]:
+    """Return the description with nothing allowed that it does not name."""
+
+    def closed(node: Any) -> Any:
+        if isinstance(node, list):
+            return [closed(each) for each in node]
+        if not isinstance(node, dict):
+            return node
+        has_fields = node.get("type") == "object" and "properties" in node
+        return {name: closed(each) for name, each in node.items()} | (
+            {"additionalProperties": False} if has_fields and "additionalProperties" not in node else {}
+        )
+
+    return closed(copy.deepcopy(description()))
+
+
+def validator(told: dict[str, Any], schema: dict[str, Any]) -> Draft202012Validator:
+    return Draft202012Validator(
+        {"components": told["components"], **schema}, format_checker=Draft202012Validator.FORMAT_CHECKER
+    )
+
+
+def require_described(route: str, status: int, content: Any) -> None:
+    """Hold a JSON answer to the description: every field named, of its kind, none beside them."""
+    told = strict()
+    answers = told["paths"][route]["get"]["responses"]
+    schema = answers[str(status)]["content"]["application/json"]["schema"]
+    faults = [
+        f"{'.'.join(map(str, one.path))}: {one.message}"
+        for one in validator(told, schema).iter_errors(content)
+    ]
+    assert faults == [], route
+
+
+def lines_of(page: Any) -> list[str]:
+    told = page.get("/metrics")
+    assert told.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    return told.text.splitlines()
+
+
+@pytest.mark.tf
+def test_every_answer_is_as_it_is_described(served: Any) -> None:
+    described = description()["paths"].keys() - {"/metrics", "/openapi.json", "/api/stream"}
+    assert len(described) == 7
+    for route in described:
+        for series in (BTC, ETH):
+            require_described(route, 200, served.get(route.replace("{series}", series)).json())
+    for route in ("/api/forecast/{series}", "/api/candles/{series}", "/api/track/{series}"):
+        require_described(route, 404, served.get(route.replace("{series}", "NOPE")).json())
+    require_described("/api/series", 405, served.get("/api/series", method="PUT").json())
+    require_described("/api/series", 400, served.get("/api/series", Host="evil.example").json())
+
+
+@pytest.mark.tf
+def test_a_live_record_is_as_it_is_described_with_and_without_quantiles(
+    serve: Callable[..., AbstractContextManager[Any]], tmp_path: Path
+) -> None:
+    file, place = tmp_path / "ledger.sqlite", "someone/fleet"
+    issuers = {
+        BTC: replace(ISSUER, place=place),
+        ETH: replace(
+            ISSUER,
+            place=place,
+            series=ETH,
+            bar_s=3_600,
+            forecasters=(*ISSUER.forecasters, quantile_forecaster(0.25), quantile_forecaster(0.75)),
+        ),
+    }
+    with Ledger.open_to_write(file) as ledger:
+        for name, issuer in issuers.items():
+            for number in range(3):
+                entry = made_entry(number, issuer)
+                assert ledger.add(entry)
+                if number < 2:
+                    key = next(iter(ledger.pending(place, name, entry.issued_for_s)))
+                    losses = [[1.0, 4.0]] * len(issuer.forecasters)
+                    ledger.add_score(key, made_score(losses, entry))
+    with serve(record=LedgerReader(file, place)) as page:
+        for name in issuers:
+            told = page.get(f"/api/track/{name}").json()
+            require_described("/api/track/{series}", 200, told)
+            assert told["record"]["tasks"]
+            assert told["record"]["generations"][0]["tasks"]
+            assert ("coverage" in told["record"]["tasks"]["ohlc"]) == (name == ETH)
+
+
+@pytest.mark.tf
+def test_the_description_is_whole_and_each_field_of_it_is_explained() -> None:
+    told = description()
+    json.dumps(told, allow_nan=False)
+    named = set()
+
+    def visit(node: Any) -> Iterator[Any]:
+        yield node
+        for each in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+            yield from visit(each)
+
+    for node in visit(told):
+        if isinstance(node, dict) and isinstance(node.get("$ref"), str):
+            named.add(node["$ref"].removeprefix("#/components/schemas/"))
+    schemas = told["components"]["schemas"]
+    assert named == set(schemas)
+    for name, schema in schemas.items():
+        Draft202012Validator.check_schema(schema)
+        assert schema["description"], name
+        assert set(schema["required"]) <= set(schema["properties"]), name
+        for field, about in schema["properties"].items():
+            assert about.get("description") or about["oneOf"][-1]["description"], (name, field)
+    operations = [route["get"]["operationId"] for route in told["paths"].values()]
+    assert len(set(operations)) == len(operations)
+
+
+@pytest.mark.tf
+def test_candles_are_those_that_the_forecast_knew_the_newest_last(served: Any) -> None:
+    forecast, told = (served.get(f"/api/{what}/{BTC}").json() for what in ("forecast", "candles"))
+    about = forecast["candles"]
+    assert (told["source"], told["closed_at"]) == (about["source"], about["closed_at"])
+    assert len(told["candles"]) == about["num_bars"]
+    assert (told["candles"][0]["open_time"], told["candles"][-1]["open_time"]) == (
+        about["first_open"],
+        about["last_open"],
+    )
+    known = open_source("demo").candles(Series.parse(BTC), about["num_bars"], end_s=1_735_668_000 - 900)
+    rows = [[row[name] for name in ("open", "high", "low", "close", "volume")] for row in told["candles"]]
+    assert np.array(rows) == pytest.approx(known.values)
+    few = served.get(f"/api/candles/{BTC}?limit=2")
+    assert few.json()["candles"] == told["candles"][-2:]
+    assert few.headers["cache-control"].startswith("private, max-age=")
+    assert served.get(f"/api/candles/{BTC}?limit=999999").json() == told
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize(
+    "limit", ["0", "-1", "1.5", "1000000", "9" * 1_500, "", "%00", "x", "%F0%9F%98%80", "٣"]
+)
+def test_a_limit_that_is_no_number_of_rows_is_one_calm_sentence(served: Any, limit: str) -> None:
+    told = served.get(f"/api/candles/{BTC}?limit={limit.encode('ascii', 'xmlcharrefreplace').decode()}")
+    require_described("/api/candles/{series}", 400, told.json())
+    assert (told.status, told.json()["error"]["rule"]) == (400, "is a whole number from 1 to 999,999")
+    assert len(told.body) < 500
+
+
+def test_volumes_that_a_source_does_not_tell_are_null() -> None:
+    known = open_source("demo").candles(Series.parse(BTC), 5)
+    mute = replace(known, values=np.where(np.arange(5) == 4, np.nan, known.values))
+    told = candles(SimpleNamespace(candles=mute, closed_s=1_735_668_000), 2)
+    require_described("/api/candles/{series}", 200, json.loads(json.dumps(told, allow_nan=False)))
+    assert [row["volume"] for row in told["candles"]] == [None, None]
+
+
+@pytest.mark.tf
+def test_metrics_tell_age_lateness_requests_and_errors(
+    serve: Callable[..., AbstractContextManager[Any]],
+) -> None:
+    with serve() as page:
+        page.exchange.is_blocked = True
+        for path in (
+            f"/api/forecast/{BTC}",
+            f"/api/forecast/{ETH}",
+            "/nowhere",
+            "/api/track/NOPE",
+            "/api/track/NO",
+        ):
+            page.get(path)
+        page.get("/api/series", method="PUT")
+        told = lines_of(page)
+        for line in told:
+            assert line.startswith(("# HELP v8_", "# TYPE v8_")) or SAMPLE.fullmatch(line), line
+        names = [line.split()[2] for line in told if line.startswith("# TYPE")]
+        assert names == list(description()["paths"]["/metrics"]["get"]["x-metrics"])
+        assert 'v8_requests_total{route="other",status="404"} 1' in told
+        assert 'v8_requests_total{route="/api/track/{series}",status="404"} 2' in told
+        assert 'v8_requests_total{route="other",status="405"} 1' in told
+        assert 'v8_errors_total{kind="DataError"} 1' in told
+        assert f'v8_forecast_failed{{series="{ETH}",kind="DataError"}} 1' in told
+        age = next(line for line in told if line.startswith(f'v8_forecast_age_seconds{{series="{BTC}"}}'))
+        assert 0 <= float(age.split()[-1]) < 120
+        assert f'v8_forecast_late_seconds{{series="{BTC}"}} 0' in told
+
+
+def test_a_forecast_is_late_from_the_close_that_it_does_not_know() -> None:
+    series = Series.parse(BTC)
+    fleet: Any = SimpleNamespace(label='run "a"\\b', metadata={series: None})
+    made: Any = SimpleNamespace(issued_at_s=1_000, closed_s=900, is_dated=True)
+
+    def told(now_s: float) -> list[str]:
+        return metrics(fleet, {series: made}, now_s, {}, {}).splitlines()
+
+    assert f'v8_forecast_late_seconds{{series="{BTC}"}} 0' in told(1_799.0)
+    late = told(1_805.5)
+    assert f'v8_forecast_late_seconds{{series="{BTC}"}} 5.5' in late
+    assert f'v8_forecast_age_seconds{{series="{BTC}"}} 805.5' in late
+    assert all(line[0] == "#" or SAMPLE.fullmatch(line) for line in late)
+    made.is_dated = False  # the demo market has no present
+    assert not any(line.startswith("v8_forecast_late_seconds{") for line in told(1_805.5))
+
+
+def test_labels_take_any_text() -> None:
+    for text in ("plain", 'a "b"', "back\\slash", "two\nlines", "", "中文", "}"):
+        line = f"v8_x{labels_of({'name': text})} 1"
+        found = SAMPLE.fullmatch(line)
+        assert found, line
+        (value,) = re.findall(r'name="(.*)"', found["labels"])
+        assert re.sub(r"\\(.)", lambda each: "\n" if each[1] == "n" else each[1], value) == text
+
+
+@pytest.mark.process
+@pytest.mark.tf
+def test_the_page_of_the_api_explains_every_field(served: Any, browser: Any) -> None:
+    for width, is_dark in ((1_280, False), (390, True)):
+        browser.look(width, is_dark=is_dark)
+        browser.open(f"{served.url}/api#LiveTask", "document.documentElement.dataset.shown")
+        text = browser.value("document.querySelector('main').innerText")
+        told = description()
+        for path, route in told["paths"].items():
+            assert path in text
+            assert route["get"]["summary"] in text
+        for name, schema in told["components"]["schemas"].items():
+            rows = browser.value(
+                f"document.querySelector('#{name} ~ .scroll').querySelectorAll('tbody tr').length"
+            )
+            assert rows == len(schema["properties"]) + ("additionalProperties" in schema), name
+        assert browser.value(LOST) == []
+        assert browser.value("document.documentElement.scrollWidth") == width
+    assert browser.value("document.documentElement.dataset.errors") == "0"
+    assert browser.complaints == []
+    assert browser.strangers(served.url) == []
+
+
+@pytest.mark.process
+@pytest.mark.tf
+def test_the_form_of_the_api_page_sends_requests_and_shows_answers(served: Any, browser: Any) -> None:
+    def sent(status: str) -> str:
+        browser.value("document.querySelector('#reference form').requestSubmit()")
+        browser.wait(f"document.querySelector('#try-status').innerText.startsWith('Status {status},')")
+        return str(browser.value("document.querySelector('#try-answer').textContent"))
+
+    browser.look(390)
+    browser.open(f"{served.url}/api", "document.documentElement.dataset.shown")
+    assert json.loads(sent("200"))["series"] == BTC
+    command = browser.value("document.querySelector('#try-command').textContent")
+    assert command == f"curl '{served.url}/api/forecast/{BTC}'"
+    change = "dispatchEvent(new Event('{}', {{bubbles: true}}))"
+    browser.value(
+        "const address = document.querySelector('#try-address'); address.value = '/api/candles/{series}';"
+        f"address.{change.format('change')}"
+    )
+    assert len(json.loads(sent("200"))["candles"]) == 60  # the example of the description
+    browser.value(
+        "const series = document.querySelector('#reference input[name=series]'); series.value = \"a'b/NOPE\";"
+        f"series.{change.format('input')}"
+    )
+    command = browser.value("document.querySelector('#try-command').textContent")
+    assert command == f"curl '{served.url}/api/candles/a%27b%2FNOPE?limit=60'"
+    assert json.loads(sent("404"))["error"]["where"]
+    assert browser.value("document.documentElement.scrollWidth") <= 390
+    assert browser.value("document.documentElement.dataset.errors") == "0"
+
+
+def test_the_description_is_valid_openapi() -> None:
+    validate(description(), cls=OpenAPIV31SpecValidator)
+    broken = copy.deepcopy(description())
+    del broken["paths"]["/api/series"]["get"]["responses"]
+    broken["paths"]["/api/series"]["get"]["parameters"] = [{"name": "limit", "in": "nowhere"}]
+    with pytest.raises(OpenAPIValidationError):
+        validate(broken, cls=OpenAPIV31SpecValidator)

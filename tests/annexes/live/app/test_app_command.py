@@ -1,0 +1,189 @@
+"""`python -m v8 app` as a process: it serves offline, says where, and ends at once when told to."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deaf import DEAF
+from typer.testing import CliRunner
+
+from v8.annexes.live.app import commands
+from v8.annexes.live.app.server import open_listener
+from v8.base.errors import ProfileError
+from v8.cli.app import app
+
+REPOSITORY = Path(__file__).parents[4]
+MARKET = ("--source", "demo", "--port", "0")
+
+
+@pytest.fixture
+def process(
+    fleet_run: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[subprocess.Popen[str]]:
+    env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "V8_HOME": str(tmp_path / "home")}
+    env |= {"HTTP_PROXY": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9", "NO_PROXY": "127.0.0.1"}
+    env.pop("TF_CPP_MIN_LOG_LEVEL", None)
+    with subprocess.Popen(
+        [*getattr(request, "param", ()), sys.executable, "-u", "-m", "v8", "app", str(fleet_run), *MARKET],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    ) as started:
+        yield started
+        started.kill()
+
+
+@pytest.mark.tf
+@pytest.mark.process
+def test_it_serves_the_demo_market_offline_until_ctrl_c(process: Any, fetch: Any) -> None:
+    assert process.stderr.readline().endswith("tiny: TensorFlow starts, which takes some seconds.\n")
+    said = process.stderr.readline()
+    found = re.fullmatch(r"run tiny: (http://127\.0\.0\.1:\d+)/ \(Ctrl-C stops it\)\n", said)
+    assert found, said
+    told = fetch(f"{found[1]}/api/forecast/BTCUSDT-15m").json()
+    assert (told["candles"]["source"], told["first_bar"]) == ("demo", "2025-01-01T00:00:00Z")
+    for path in ("/", "/series/ETHUSDT-1h", "/record", "/api"):
+        assert fetch(found[1] + path).text.count('class="banner">Simulated market') == 1, path
+    assert 'class="banner">模擬市場' in fetch(f"{found[1]}/api?lang=zh-TW").text
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=20) == 130
+    # By itself: a process that does not stop is ended after a few seconds, with other last words.
+    assert process.stderr.read() == "stopped: the page is not served any more.\n"
+    assert process.stdout.read() == ""
+
+
+@pytest.mark.tf
+@pytest.mark.process
+@pytest.mark.parametrize(
+    "host", ["localhost", *(pytest.param(host, marks=pytest.mark.nightly) for host in ("127.0.0.1", "::1"))]
+)
+def test_a_chosen_address_of_this_machine_answers_to_names_of_this_machine_only(
+    fleet_run: Path, tmp_path: Path, fetch: Any, host: str
+) -> None:
+    env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "V8_HOME": str(tmp_path / "home")}
+    words = [sys.executable, "-u", "-m", "v8", "app", str(fleet_run), *MARKET, "--host", host]
+    with subprocess.Popen(words, env=env, stderr=subprocess.PIPE, text=True) as started:
+        try:
+            found = None
+            for line in started.stderr or ():
+                found = re.search(r"http://\S+/", line)
+                if found:
+                    break
+            assert found
+            series = f"{found[0]}api/series"
+            assert fetch(series).status == 200
+            assert {fetch(series, headers={"Host": name}).status for name in ("localhost", "[::1]:1")} == {
+                200
+            }
+            refused = fetch(series, headers={"Host": "evil.example"})
+            assert (refused.status, refused.json()["error"]["where"]) == (400, "header Host")
+        finally:
+            started.kill()
+
+
+@pytest.mark.nightly
+@pytest.mark.tf
+@pytest.mark.process
+@pytest.mark.parametrize("process", [DEAF], indirect=True, ids=["deaf"])
+def test_a_server_in_the_background_of_a_script_ends_by_sigterm_alone(process: Any, fetch: Any) -> None:
+    process.stderr.readline()  # that it opens the run
+    url = process.stderr.readline().split()[2]
+    process.send_signal(signal.SIGINT)
+    assert fetch(f"{url}api/forecast/BTCUSDT-15m").status == 200
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=20) == 130
+    assert process.stderr.read() == "stopped: the page is not served any more.\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "needs one place of models: a run folder, or --repo; got neither"),
+        (["runs/a", "--repo", "a/b"], "got both"),
+        (["no/such/run"], "no/such/run: is a run folder; got no such folder"),
+        (["--repo", "a", "--port", "70000"], "--port"),
+        (["--repo", "a", "--source", "dmeo"], "Did you mean demo"),
+        (["--repo", "a", "--rate", "0"], "--rate"),
+        (["--repo", "a", "--cors", "https://a.example/"], "--cors: is scheme, host and port"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_sentence(words: list[str], said: str) -> None:
+    done = CliRunner().invoke(app, ["app", *words])
+    assert done.exit_code == 2
+    # What takes a moment to be looked at is refused behind the first sign of life.
+    (told,) = [line for line in done.stderr.splitlines() if not line.startswith("Opening a")]
+    assert said in told
+
+
+def test_what_is_no_token_is_one_sentence_that_does_not_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("V8_APP_TOKEN", "hunter2")
+    done = CliRunner().invoke(app, ["app", "--repo", "a/b", *MARKET])
+    assert done.exit_code == 2
+    *_, told = done.stderr.splitlines()
+    assert told.startswith("error: V8_APP_TOKEN: is 16 to 256 letters")
+    assert "hunter2" not in done.output
+
+
+@pytest.mark.nightly
+@pytest.mark.process
+@pytest.mark.parametrize("token", [None, "made-up.Token_of~16"], ids=["open", "closed"])
+@pytest.mark.parametrize("is_open", [False, True], ids=["unsaid", "no-token"])
+@pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])
+def test_others_need_a_token_unless_it_is_said_that_they_need_none(
+    tmp_path: Path, host: str, is_open: bool, token: str | None
+) -> None:
+    env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "V8_HOME": str(tmp_path / "home")}
+    env |= {"V8_APP_TOKEN": token} if token else {}
+    words = [sys.executable, "-m", "v8", "app", str(tmp_path), *MARKET, "--host", host]
+    words += ["--no-token"] if is_open else []
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=120)
+    is_reached = host == "0.0.0.0" and token is None
+    assert done.returncode == (2 if is_reached and not is_open else 3)  # 3: there is no model
+    refusal = (
+        "error: --host 0.0.0.0: is an address that other machines reach, so whoever asks must show a token; "
+        "got no V8_APP_TOKEN. Set V8_APP_TOKEN to 16 letters or more, or let everybody read with "
+        "--no-token.\n"
+    )
+    assert (done.stderr.endswith(refusal)) == (is_reached and not is_open)
+    warning = "No V8_APP_TOKEN is set: whoever can reach 0.0.0.0 port "
+    assert (warning in done.stderr) == (is_reached and is_open)
+    assert "made-up" not in done.stdout + done.stderr
+
+
+def test_a_port_that_is_taken_is_one_sentence() -> None:
+    with open_listener("127.0.0.1", 0) as first:
+        port = first.getsockname()[1]
+        with pytest.raises(
+            ProfileError, match=rf"--port {port}: is .* free; got .*\. Stop what listens there"
+        ):
+            open_listener("127.0.0.1", port)
+    with pytest.raises(ProfileError, match=r"--host no\.such\.host\.invalid"):
+        open_listener("no.such.host.invalid", 0)
+
+
+def test_answers_are_sent_at_once() -> None:
+    # With another protocol asyncio leaves Nagle's algorithm on: 40 ms an answer, 20 a second and connection.
+    with open_listener("127.0.0.1", 0) as listener:
+        assert listener.proto == socket.IPPROTO_TCP
+
+
+def test_without_the_extra_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "APP_PACKAGES", ("starlette", "no_such_server"))
+    done = CliRunner().invoke(app, ["app", "runs/a"])
+    assert done.exit_code == 2
+    assert "needs the extra `app` of v8, a small server; got none installed. Run: " in done.stderr
+    assert done.stderr.endswith(" -m pip install no_such_server.\n")
+    assert all(importlib.util.find_spec(name) for name in ("starlette", "uvicorn"))

@@ -1,0 +1,114 @@
+"""The live record on the page and in the API is that of the ledger, read again when it changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ledger_entries import ISSUER, made_entry, made_score
+
+from v8.annexes.live.app import desk
+from v8.annexes.live.app.places import LedgerReader
+from v8.annexes.live.ledger.database import Ledger
+from v8.annexes.live.ledger.record import live_record
+
+PLACE, BTC = "someone/fleet", "BTCUSDT-15m"
+
+
+def write(ledger: Ledger, number: int, losses: list[list[float]] | None) -> None:
+    """Write the forecast of a close, and its score unless the actual values have not come."""
+    entry = made_entry(number, replace(ISSUER, place=PLACE))
+    assert ledger.add(entry)
+    if losses is not None:
+        key = next(iter(ledger.pending(PLACE, BTC, entry.issued_for_s)))
+        ledger.add_score(key, made_score(losses, entry))
+
+
+@pytest.mark.tf
+def test_the_record_is_that_of_the_ledger_and_grows_with_it(
+    serve: Callable[..., AbstractContextManager[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("RECORD_S", "PREPARE_S"):
+        monkeypatch.setattr(desk, name, 0.1)
+    file = tmp_path / "ledger.sqlite"
+    with serve(record=LedgerReader(file, PLACE)) as page:
+        assert page.get(f"/api/track/{BTC}").json() == {"series": BTC, "record": None, "all_series": {}}
+        assert "No live record yet" in page.get(f"/part/{BTC}").text
+        with Ledger.open_to_write(file) as ledger:
+            write(ledger, 0, [[1.0, 4.0], [2.0, 2.0], [4.0, 1.0]])
+            write(ledger, 2, None)
+            page.until(lambda: page.get(f"/api/track/{BTC}").json()["record"] is not None)
+            told = page.get(f"/api/track/{BTC}").json()
+            assert told["record"]["num_pending"] == 1
+            assert told["record"]["tasks"]["ohlc"]["naive"]["relative_mae"] == 0.5
+            write(ledger, 1, [[2.0, 4.0], [4.0, 2.0], [4.0, 1.0]])
+            page.until(lambda: page.get(f"/api/track/{BTC}").json()["record"]["num_scored"] == 2)
+            told, record = page.get(f"/api/track/{BTC}").json(), live_record(ledger, PLACE)
+        assert told["record"] == record.series[0].to_json()
+        assert told["all_series"] == {task: live.to_json() for task, live in record.tasks.items()}
+        part = page.get(f"/part/{BTC}").text
+        assert (
+            "3 issued, 2 scored, 1 waiting for their actual values, 0 late (in no error), 0 without" in part
+        )
+        told = "Candles: 50.0 % lower error than the naive forecast"
+        verdict = f"{told} (not tested: too few candles), and no baseline is better. 2 scored of 1 day."
+        assert verdict in part
+        whole = page.get("/record").text  # on the page of all series, too
+        assert told in whole and f'<a href="/series/{BTC}">' in whole
+        assert page.get("/api/track/ETHUSDT-1h").json()["record"] is None
+        assert str(tmp_path) not in page.get(f"/api/track/{BTC}").text
+
+
+def test_a_ledger_is_read_again_only_when_it_was_written(tmp_path: Path) -> None:
+    file = tmp_path / "ledger.sqlite"
+    tracks = LedgerReader(file, PLACE)
+    assert tracks() is None
+    with Ledger.open_to_write(file) as ledger:
+        assert tracks() is None
+        write(ledger, 0, [[1.0, 4.0], [2.0, 2.0], [4.0, 1.0]])
+        first = tracks()
+        assert first is not None
+        assert tracks() is first
+        write(ledger, 1, None)
+        assert tracks() is not first
+
+
+def test_what_counts_only_after_the_log_has_grown_is_seen(tmp_path: Path) -> None:
+    file = tmp_path / "ledger.sqlite"
+    tracks, index = LedgerReader(file, PLACE), tmp_path / "ledger.sqlite-shm"
+
+    def set_header(header: bytes) -> None:
+        with index.open("r+b") as opened:
+            opened.write(header)
+
+    with Ledger.open_to_write(file) as ledger:
+        write(ledger, 0, None)
+        before = index.read_bytes()[:96]
+        write(ledger, 1, None)
+        after = index.read_bytes()[:96]
+        # A slow disk: the log is longer, and the transaction does not count yet.
+        set_header(before)
+        found = tracks()
+        assert found is not None
+        assert found.series[0].counts.num_issued == 1
+        set_header(after)
+        found = tracks()
+        assert found is not None
+        assert found.series[0].counts.num_issued == 2
+
+
+@pytest.mark.tf
+def test_what_is_no_ledger_is_told_without_its_path(
+    serve: Callable[..., AbstractContextManager[Any]], tmp_path: Path
+) -> None:
+    file = tmp_path / "ledger.sqlite"
+    file.write_bytes(b"no database" * 500)
+    with serve(record=LedgerReader(file, PLACE)) as page:
+        told = page.get(f"/api/track/{BTC}")
+        assert told.status == 503
+        assert str(tmp_path) not in told.text
+        assert page.get(f"/api/forecast/{BTC}").status == 200

@@ -1,0 +1,180 @@
+"""Tiles say mood, change and the stored verdict in a word, are chosen and ordered, and draw what is ahead."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from v8.annexes.live.app.charts import newest_apart
+from v8.annexes.live.app.page import record_part, whole_record_part
+from v8.annexes.live.app.places import PastMonth, change_of_a_day
+from v8.annexes.live.app.sparkline import HEIGHT, WIDTH, sparkline
+from v8.annexes.live.app.tiles import Selection, Tile, TileNumbers, tile_list, verdict_chip
+from v8.base.errors import DataError
+from v8.data.market.series import Series
+from v8.data.market.sources.source import open_source
+from v8.model.evaluation.significance import BaselineComparison
+from v8.model.evaluation.verdict import Verdict
+
+
+def compared(ratio: float, p_value: float | None, baseline: str = "har") -> BaselineComparison:
+    return BaselineComparison(baseline, ratio, 1.0, p_value, p_value)
+
+
+@pytest.mark.parametrize(
+    ("best", "text"),
+    [
+        ([(0.9, 0.01), (0.8, 0.2)], "better|beats best baseline: 1 of 2 tasks"),
+        ([(1.1, 0.01), (0.8, 0.2)], "worse|worse than a baseline: 1 of 2 tasks"),
+        ([(1.1, 0.01), (0.8, 0.01)], "mixed|tasks better than baselines: 1, worse: 1"),
+        ([(0.9, 0.06), (1.1, None)], "untested|not clearly better than baseline"),
+        ([(0.9, None)], "untested|not tested: too few windows"),
+        ([], "untested|not tested: too few windows"),
+    ],
+)
+def test_a_chip_counts_the_stored_verdicts(best: list[tuple[float, float | None]], text: str) -> None:
+    naive = compared(0.9, None, "naive")
+    tasks = {f"task{at}": Verdict(naive, compared(*each)) for at, each in enumerate(best)}
+    row: Any = SimpleNamespace(tasks=tasks)
+    chip = verdict_chip(row, "A < B.")
+    style, _, words = text.partition("|")
+    assert chip == f'<span class="chip {style}" title="A &lt; B.">{words}</span>'
+
+
+def test_a_model_that_is_worse_than_naive_alone_is_worse() -> None:
+    row: Any = SimpleNamespace(tasks={"ohlc": Verdict(compared(1.2, 0.01, "naive"), compared(0.99, 0.4))})
+    assert "worse than a baseline: 1 of 1 tasks" in verdict_chip(row, "")
+
+
+def test_a_simulated_market_has_no_record_in_the_same_words_on_both_pages() -> None:
+    series = Series.parse("BTCUSDT-15m")
+    text = "No live record: models of a simulated market cannot have one."
+    assert text in record_part(None, series, is_demo=True)
+    assert text in whole_record_part(None, "run x", is_demo=True)
+    assert text not in record_part(None, series) + whole_record_part(None, "run x")
+
+
+def tile(name: str, **numbers: Any) -> Tile:
+    return Tile(Series.parse(name), TileNumbers(**numbers) if numbers else None)
+
+
+def test_tiles_are_chosen_and_ordered_and_those_without_a_number_come_last() -> None:
+    tiles = [
+        tile("AUSDT-1h", change=-0.01, volatility=0.02, percentile=5),
+        tile("BUSDT-15m", change=0.03, volatility=0.01, percentile=85),
+        tile("CUSDT-15m"),
+        tile("DUSDT-15m", change=None, volatility=0.04, percentile=50),
+    ]
+
+    def names(**query: str) -> str:
+        chosen = Selection.from_query(query).arrange(tiles)
+        return "".join(str(each.series)[0] for each in chosen)
+
+    assert names() == "BDAC"  # wildest first: percentiles 85, 50, 5, and one that is not known
+    assert names(order="series") == "ABCD"
+    assert names(order="change") == "BACD"
+    assert names(order="volatility") == "DABC"
+    assert names(timeframe="15m") == "BDC"
+    assert names(mood="wild") == "B"
+    assert names(q="usdt-1h", mood="calm") == "A"
+    assert names(mood="loud", order="loud") == "BDAC"
+
+
+def view(price: str, closed_s: int, change: float) -> Any:
+    """Return a forecast as far as the overview shows it."""
+    numbers = TileNumbers(price=price, closed_s=closed_s, change=change, volatility=0.01)
+    return SimpleNamespace(numbers=numbers, tiles={"en": "", "zh-TW": ""})
+
+
+def test_a_coin_has_one_price_the_newest_known_one_with_its_time() -> None:
+    day_s = 1_735_603_200  # 2024-12-31
+    views = {
+        "ADAUSDT-1h": view("192.74", day_s + 64_800, 0.01),  # closed at 18:00
+        "ADAUSDT-15m": view("194.11", day_s + 67_500, 0.02),  # closed at 18:45
+        "BUSDT-1h": view("7.5", day_s + 64_800, -0.01),
+        "CUSDT-1d": view("3.25", day_s - 86_400, 0.0),
+        "DUSDT-1h": view("1.1", day_s, 0.0),  # both closed at midnight
+        "DUSDT-15m": view("1.2", day_s, 0.0),
+        "EUSDT-1h": DataError(where="E", rule="has candles", got="none", fix="Wait"),
+    }
+    newest = {Series.parse(name): each for name, each in views.items()}
+    snapshot: Any = SimpleNamespace(metadata=dict.fromkeys([*newest, Series.parse("FUSDT-1h")]))
+    markup = tile_list(snapshot, newest, Selection(order="series"))
+    assert "As of 2024-12-31 18:45 UTC." in markup and "7 of 8 forecasts are made." in markup
+    tiles = re.findall(r"<li (data-series=.*?)</li>", markup)
+    found = [re.search(r'class="price">([\d.]+)<i> ([^<]*)</i>', each) for each in tiles]
+    assert [match and match.groups() for match in found] == [
+        ("194.11", "18:45 UTC"),
+        ("194.11", "18:45 UTC"),
+        ("7.5", "18:00 UTC"),
+        ("3.25", "2024-12-30 00:00 UTC"),
+        ("1.2", "00:00 UTC"),
+        ("1.2", "00:00 UTC"),
+        None,
+        None,
+    ]
+    # The change of a day is that of the price, for the order and for alerts, too.
+    assert [re.search(r'data-change="([^"]*)"', each)[1] for each in tiles[:2]] == ["0.020000"] * 2
+    assert all("+2.00 %" in each for each in tiles[:2])
+
+
+def test_the_change_of_a_day_is_from_the_close_24_hours_earlier() -> None:
+    every = open_source("demo").candles(Series.parse("BTCUSDT-1h"), 60)
+    close = every.column("close")
+    expected = close[-1] / close[-25] - 1
+    assert change_of_a_day(every, PastMonth()) == pytest.approx(expected)
+    few = every.to_frame().tail(10)
+    newest = replace(every, open_time_s=every.open_time_s[-len(few) :], values=every.values[-len(few) :])
+    assert change_of_a_day(newest, PastMonth()) is None
+    month = PastMonth(open_time_s=every.open_time_s[:-10], close=close[:-10])
+    assert change_of_a_day(newest, month) == pytest.approx(expected)
+
+
+@given(st.integers(1, 90), st.integers(1, 20), st.floats(1e-8, 1e6), st.floats(0, 0.5), st.integers(0, 9))
+def test_a_sparkline_lies_within_its_box(
+    num: int, num_ahead: int, level: float, spread: float, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    known = level * np.exp(spread * rng.standard_normal(num))
+    ahead = np.full(num_ahead, known[-1])
+    ends = (known[-1] * (1 - spread / 2), known[-1] * (1 + spread))
+    drawn = ET.fromstring(sparkline(known, ahead, ends, "1 < 2"))
+    assert drawn.get("aria-label") == "1 < 2"
+    paths = [each.get("d") or "" for each in drawn if each.tag == "path"]
+    assert [path.count(" ") for path in paths] == [min(num, max(24, 2 * num_ahead)), num_ahead + 1]
+    for path in paths:
+        for x, y in re.findall(r"[ML](-?[\d.e+-]+) (-?[\d.e+-]+)", path):
+            assert 0 <= float(x) <= WIDTH
+            assert 0 <= float(y) <= HEIGHT
+    box = drawn.find("rect")
+    assert box is not None
+    top = float(box.get("y", "nan"))
+    assert 0 <= top <= top + float(box.get("height", "nan")) <= HEIGHT
+    # The part ahead takes at least a fourth of the bars once there are enough ahead.
+    assert num_ahead < 10 or num < 20 or float(box.get("width", "nan")) > WIDTH / 4
+
+
+def test_a_higher_price_is_drawn_higher() -> None:
+    drawn = ET.fromstring(sparkline(np.array([1.0, 3.0]), np.array([2.0]), (1.5, 2.5), ""))
+    known, ahead = (re.findall(r"[\d.]+ ([\d.]+)", each.get("d", "")) for each in drawn.iter("path"))
+    assert float(known[1]) < float(ahead[1]) < float(known[0])
+
+
+def test_earlier_forecasts_of_a_chart_are_in_time_over_and_apart() -> None:
+    def entry(issued_for_s: int, written_s: int | None = None, columns: tuple[str, ...] = ("close",)) -> Any:
+        issuer = SimpleNamespace(bar_s=10, horizon_bars=3, tasks={"ohlc": columns})
+        written = issued_for_s + 1 if written_s is None else written_s
+        return SimpleNamespace(issuer=issuer, issued_for_s=issued_for_s, written_s=written)
+
+    entries = [entry(at) for at in (0, 10, 20, 40, 50, 70, 80)]
+    entries += [entry(75, written_s=85), entry(65, columns=("open",))]
+    # The last one ends at 110, after the newest close at 105; a horizon is 30 s.
+    assert [each.issued_for_s for each in newest_apart(entries, 105)] == [10, 40, 70]

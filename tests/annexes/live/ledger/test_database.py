@@ -1,0 +1,496 @@
+"""The database of the ledger: only ever added to, one writer, nothing but what v8 wrote."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+import threading
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from ledger_entries import FIRST_S, made_entry, made_score, said
+from typer.testing import CliRunner
+
+from v8.annexes.live.ledger.database import Ledger, make_tables, place_name
+from v8.annexes.live.ledger.entries import Entry, ForecastCounts, Issuer, Score
+from v8.annexes.live.ledger.record import live_record
+from v8.base.errors import ArtifactError, StorageError
+from v8.cli.app import app
+
+PLACE, SERIES = "./tiny", "BTCUSDT-15m"
+Made = Callable[..., Entry]
+
+
+def test_a_forecast_comes_back_as_it_was_written(ledger: Ledger, make_entry: Made) -> None:
+    written = make_entry(3)
+    assert ledger.add(written)
+    (read,) = ledger.pending(PLACE, SERIES).values()
+    assert (read.issuer, read.issued_for_s, read.written_s) == (
+        written.issuer,
+        written.issued_for_s,
+        written.written_s,
+    )
+    assert read.candles_digest == written.candles_digest
+    np.testing.assert_array_equal(read.values, written.values)
+    assert read.values.dtype == np.float32
+    # K x V: 2 steps of 4 prices, then 2 volatilities, for each forecaster.
+    np.testing.assert_array_equal(said(read, "naive")["volatility"], [[121.0], [122.0]])
+
+
+def test_a_close_of_a_series_has_one_forecast_whoever_comes_second(
+    ledger: Ledger, make_entry: Made, change_issuer: Callable[..., Issuer]
+) -> None:
+    assert ledger.add(make_entry(0))
+    assert not ledger.add(make_entry(0, change_issuer(model_sha256="9" * 64)))
+    assert ledger.add(make_entry(0, change_issuer(place="you/name")))
+    assert ledger.add(make_entry(1))
+    pending = [*ledger.pending(PLACE, SERIES).values()]
+    assert pending[0].issuer.model_sha256 == "0" * 64
+    assert ledger.newest(PLACE, SERIES) == make_entry(1).issued_for_s
+    assert [entry.issued_for_s for entry in pending] == [make_entry(n).issued_for_s for n in (0, 1)]
+    assert ledger.places() == [PLACE, "you/name"]
+    assert ledger.series(PLACE) == [SERIES]
+    assert ledger.newest(PLACE, "ETHUSDT-15m") is None
+
+
+def test_a_score_is_written_once_and_ends_the_waiting(
+    ledger: Ledger, make_entry: Made, make_score: Callable[..., Score]
+) -> None:
+    entries = [make_entry(number, delay_s=1_000 if number == 2 else 5) for number in range(4)]
+    for entry in entries:
+        ledger.add(entry)
+    first, second, *rest = ledger.pending(PLACE, SERIES)
+    assert [*ledger.pending(PLACE, SERIES, entries[2].issued_for_s)] == rest
+    losses = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
+    assert ledger.add_score(first, make_score(losses, entries[0]))
+    assert not ledger.add_score(first, make_score([[9.0, 9.0]] * 3, entries[0]))
+    assert ledger.add_score(second, Score(entries[1].due_s, None, None, None))
+    assert [one.issued_for_s for one in ledger.pending(PLACE, SERIES).values()] == [
+        entry.issued_for_s for entry in entries[2:]
+    ]
+    assert ledger.count_forecasts(PLACE, SERIES) == ForecastCounts(
+        num_issued=4, num_late=1, num_scored=1, num_void=1
+    )
+    (scored,) = ledger.scored(PLACE, SERIES)
+    np.testing.assert_array_equal(scored.losses, [losses])
+    np.testing.assert_array_equal(scored.issued_for_s, [entries[0].issued_for_s])
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM scores",
+        "DELETE FROM forecasts",
+        "UPDATE forecasts SET written_s = 0",
+        "UPDATE issuers SET about = '{}'",
+        "UPDATE scores SET losses = NULL",
+        "INSERT OR REPLACE INTO scores SELECT * FROM scores",
+        "INSERT OR REPLACE INTO forecasts SELECT * FROM forecasts",
+        "INSERT OR REPLACE INTO tracks VALUES (7, './tiny', 'BTCUSDT-15m')",
+    ],
+)
+def test_no_row_is_changed_or_removed(
+    ledger: Ledger, make_entry: Made, make_score: Callable[..., Score], statement: str
+) -> None:
+    ledger.add(make_entry())
+    ((number, entry),) = ledger.pending(PLACE, SERIES).items()
+    ledger.add_score(number, make_score([[1.0, 1.0]] * 3, entry))
+    with (
+        sqlite3.connect(ledger.path) as other,
+        pytest.raises(sqlite3.IntegrityError, match="a ledger is only added to"),
+    ):
+        other.execute(statement)
+    other.close()
+    assert ledger.count_forecasts(PLACE, SERIES).num_scored == 1
+
+
+def test_one_process_writes_and_others_read_meanwhile(ledger: Ledger, make_entry: Made) -> None:
+    with pytest.raises(
+        ArtifactError, match=r"one process at a time writes a ledger; got process \d+ at work"
+    ):
+        Ledger.open_to_write(ledger.path)
+    with Ledger.open(ledger.path) as reader:
+        assert reader.newest(PLACE, SERIES) is None
+        ledger.add(make_entry())
+        assert reader.newest(PLACE, SERIES) == make_entry().issued_for_s
+        with pytest.raises(StorageError, match="readonly"):
+            reader.add(make_entry(1))
+
+
+def test_a_ledger_that_is_let_go_can_be_written_again(tmp_path: Path, make_entry: Made) -> None:
+    for number in range(2):
+        with Ledger.open_to_write(tmp_path / "runs" / "ledger.sqlite") as ledger:
+            assert ledger.add(make_entry(number))
+    left = sorted(path.name for path in (tmp_path / "runs").iterdir())
+    assert [name for name in left if not name.startswith(".")] == ["ledger.sqlite"]
+
+
+def foreign(path: Path) -> None:
+    with sqlite3.connect(path) as other:
+        other.execute("CREATE TABLE mine (a)")
+    other.close()
+
+
+def newer(path: Path) -> None:
+    Ledger.open_to_write(path).close()
+    with sqlite3.connect(path) as other:
+        other.execute("PRAGMA user_version = 4")
+    other.close()
+
+
+def tampered(path: Path) -> None:
+    Ledger.open_to_write(path).close()
+    with sqlite3.connect(path) as other:
+        other.execute("DROP TRIGGER forecasts_stay")
+    other.close()
+
+
+def renamed(path: Path) -> None:
+    """Give an entry of the schema a name that is no text."""
+    Ledger.open_to_write(path).close()
+    with sqlite3.connect(path) as other:
+        other.execute("PRAGMA writable_schema = ON")
+        other.execute(
+            "UPDATE sqlite_master SET name = CAST('scores_once' AS BLOB) WHERE name = 'scores_once'"
+        )
+    other.close()
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (renamed, r"v8 makes \(b'scores_once', scores_once\)"),
+        (lambda path: path.write_bytes(b""), "the file of another program"),
+        (lambda path: path.write_text("my notes\n" * 1_000), "file is not a database"),
+        (foreign, "the file of another program"),
+        (newer, "schema 4"),
+        (tampered, r"other tables or triggers than v8 makes \(forecasts_stay\)"),
+        (lambda path: path.mkdir(), "a folder, pipe or device"),
+    ],
+)
+def test_what_is_no_ledger_is_refused_and_left_as_it_is(
+    tmp_path: Path, make: Callable[[Path], Any], match: str
+) -> None:
+    path = tmp_path / "ledger.sqlite"
+    make(path)
+    before = path.read_bytes() if path.is_file() else None
+    for opened in (Ledger.open, Ledger.open_to_write):
+        with pytest.raises(ArtifactError, match=match):
+            opened(path)
+    assert (path.read_bytes() if path.is_file() else None) == before
+
+
+def test_a_ledger_that_is_not_there_is_said_and_not_made_by_reading(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="must be a ledger; got no such file"):
+        Ledger.open(tmp_path / "ledger.sqlite")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("statement", "match"),
+    [
+        ("UPDATE forecasts SET forecasts = X'FFFFFF'", "forecast 1 with no packed numbers"),
+        ("UPDATE forecasts SET forecasts = substr(forecasts, 1, 9)", "forecast 1 with not 30 numbers"),
+        ("UPDATE forecasts SET forecasts = 7", "forecast 1 with"),
+        ("UPDATE forecasts SET issued_for_s = 1.5", "forecast 1"),
+        ("UPDATE forecasts SET candles_digest = 'x'", "forecast 1"),
+        ("UPDATE forecasts SET issued_for_s = 'soon'", "forecasts with invalid literal"),
+        ("UPDATE tracks SET series = '../../etc'", "tracks with"),
+        ("UPDATE tracks SET series = 7", "tracks with"),
+        ("UPDATE issuers SET about = '{'", "issuer 1 with"),
+        ("UPDATE issuers SET about = '[]'", "issuer 1 with"),
+        (f"UPDATE issuers SET about = '{'[' * 100_000}'", "issuer 1 with more values inside each other"),
+        ("UPDATE issuers SET about = '{}'", "no such key"),
+        ("UPDATE issuers SET about = replace(about, 'naive', 'x')", "issuer 1"),
+    ],
+)
+def test_what_somebody_changed_past_the_triggers_is_refused(
+    tmp_path: Path, make_entry: Made, statement: str, match: str
+) -> None:
+    path = tmp_path / "ledger.sqlite"
+    with Ledger.open_to_write(path) as ledger:
+        ledger.add(make_entry())
+    change_anyway(path, statement)
+    with Ledger.open(path) as ledger, pytest.raises(ArtifactError, match=match) as caught:
+        for series in ledger.series(PLACE):
+            ledger.newest(PLACE, series)
+            ledger.pending(PLACE, series)
+    assert len(str(caught.value)) <= 600
+
+
+def test_a_byte_that_is_no_text_is_damage_wherever_it_stands(tmp_path: Path, make_entry: Made) -> None:
+    path, changed = tmp_path / "ledger.sqlite", tmp_path / "changed.sqlite"
+    with Ledger.open_to_write(path) as ledger:
+        ledger.add(make_entry())
+    content = path.read_bytes()
+    texts = [
+        b"CREATE ",
+        b"a ledger is only",
+        b"BTCUSDT-15m",
+        b"./tiny",
+        b"naive",
+        b"2" * 64,
+        b"tracks",
+    ]
+    places = [found.start() + 3 for text in texts for found in re.finditer(re.escape(text), content)]
+    for place in places:
+        changed.write_bytes(content[:place] + b"\xff" + content[place + 1 :])
+        with suppress(ArtifactError):  # an index that is not read may be damaged
+            read_all(changed)
+    assert len(places) > 50
+
+
+def read_all(path: Path) -> None:
+    with Ledger.open(path) as ledger:
+        for place in ledger.places():
+            for series in ledger.series(place):
+                ledger.pending(place, series)
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The file of a ledger with nine forecasts, six of them scored."""
+    path = tmp_path_factory.mktemp("sound") / "ledger.sqlite"
+    with Ledger.open_to_write(path) as ledger:
+        for number in range(9):
+            ledger.add(made_entry(number))
+        for number, entry in [*ledger.pending(PLACE, SERIES).items()][:6]:
+            ledger.add_score(number, made_score([[1.0, 2.0 + number], [3.0, 4.0], [5.0, 6.0]], entry))
+    return path.read_bytes()
+
+
+def told(path: Path) -> str:
+    """Return all that a ledger says: its record, its forecasts and their scores."""
+    with Ledger.open(path) as ledger:
+        ledger.require_intact()
+        rows = [json.dumps(live_record(ledger, PLACE).to_json())]
+        for entry, score in ledger.forecasts_of_day(PLACE, SERIES, FIRST_S):
+            rows.append(json.dumps(entry.to_json()))
+            rows.append(f"{score.scored_s} {score.actual_digest} {score.losses}" if score else "none")
+    return "\n".join(rows)
+
+
+@pytest.mark.parametrize("digit", range(8))
+def test_a_bit_that_is_another_is_damage_or_changes_nothing(sound: bytes, tmp_path: Path, digit: int) -> None:
+    path = tmp_path / "ledger.sqlite"
+    path.write_bytes(sound)
+    expected = told(path)
+    losses = np.array([5.0, 6.0]).astype("<f8").tobytes()
+    places = [found.start() + digit for found in re.finditer(re.escape(losses), sound)]
+    places += [sound.index(b"3" * 64) + digit, sound.index(b"2" * 64) + digit]
+    places += Random(digit).sample([place for place, byte in enumerate(sound) if byte], 40)
+    refused = 0
+    for place in places:
+        content = bytearray(sound)
+        content[place] ^= 1 << digit
+        path.write_bytes(content)
+        try:
+            assert told(path) == expected, place
+        except ArtifactError:
+            refused += 1
+    assert refused >= 8
+
+
+def test_a_ledger_of_schema_2_has_no_checksums_and_is_read_and_added_to(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    with closing(sqlite3.connect(path)) as former:
+        make_tables(former, version=2)
+    with Ledger.open_to_write(path) as ledger:
+        ledger.require_intact()
+        assert ledger.add(made_entry())
+        ((number, entry),) = ledger.pending(PLACE, SERIES).items()
+        assert ledger.add_score(number, made_score([[1.0, 2.0]] * 3, entry))
+        assert ledger.add(made_entry(1))
+        (scored,) = ledger.scored(PLACE, SERIES)
+        np.testing.assert_array_equal(scored.losses, [[[1.0, 2.0]] * 3])
+        assert len(ledger.forecasts_of_day(PLACE, SERIES, FIRST_S)) == 2
+    with closing(sqlite3.connect(path)) as former:
+        assert former.execute("PRAGMA user_version").fetchone() == (2,)
+
+
+def test_a_backup_holds_all_while_the_ledger_is_written_and_is_made_again(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy.sqlite"
+    for number in range(2):
+        ledger.add(made_entry(number))
+        with Ledger.open(ledger.path) as reader:
+            reader.back_up(copy)
+        with Ledger.open_to_write(copy) as copied:
+            assert copied.last_number == number + 1
+    left = sorted(
+        path.name for path in tmp_path.iterdir() if "copy" in path.name and ".lock" not in path.name
+    )
+    assert left == [copy.name]
+
+
+def other_forecasts(path: Path) -> None:
+    with Ledger.open_to_write(path) as ledger:
+        ledger.add(made_entry(7))
+
+
+@pytest.mark.parametrize(
+    ("make", "got"),
+    [
+        (other_forecasts, "a ledger with other forecasts"),
+        (lambda path: path.write_text("my notes\n" * 1_000), "file is not a database"),
+        (lambda path: path.symlink_to(path.with_name("nowhere")), "a broken link"),
+        (lambda path: path.mkdir(), "a folder"),
+        (lambda path: path.with_name(f"{path.name}-wal").write_bytes(b"log"), "copy.sqlite-wal next to it"),
+    ],
+)
+def test_a_backup_replaces_nothing_but_an_earlier_one(
+    ledger: Ledger, tmp_path: Path, make: Callable[[Path], Any], got: str
+) -> None:
+    ledger.add(made_entry())
+    copy = tmp_path / "copy.sqlite"
+    make(copy)
+    with pytest.raises(ArtifactError) as caught:
+        ledger.back_up(copy)
+    assert got in caught.value.got
+    with pytest.raises(ArtifactError, match="the ledger itself"):
+        ledger.back_up(ledger.path)
+
+
+def test_a_damaged_ledger_is_not_copied(sound: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    place = sound.rindex(b"./tiny")
+    path.write_bytes(sound[:place] + b"./tino" + sound[place + 6 :])
+    with Ledger.open(path) as ledger, pytest.raises(ArtifactError):
+        ledger.back_up(tmp_path / "copy.sqlite")
+    assert not (tmp_path / "copy.sqlite").exists()
+
+
+def test_the_command_copies_a_ledger_and_refuses_to_do_more_at_once(ledger: Ledger, tmp_path: Path) -> None:
+    ledger.add(made_entry())
+    words = ["track", "--ledger", str(ledger.path), "--backup"]
+    done = CliRunner().invoke(app, [*words, str(tmp_path / "copy.sqlite")])
+    assert (done.exit_code, done.stderr) == (0, "")
+    with Ledger.open(tmp_path / "copy.sqlite") as copied:
+        assert copied.last_number == 1
+    for more in (
+        ["runs/x"],
+        ["--repo", "a/b"],
+        ["--series", SERIES],
+        ["--publish", "a/b"],
+        ["--format", "csv"],
+    ):
+        done = CliRunner().invoke(app, [*words, str(tmp_path / "other.sqlite"), *more])
+        assert (done.exit_code, done.stdout) == (2, "")
+    done = CliRunner().invoke(app, [*words, str(tmp_path / "nowhere/copy.sqlite")])
+    assert done.exit_code == 2
+    assert not (tmp_path / "other.sqlite").exists()
+
+
+def test_the_command_shows_no_error_of_a_damaged_ledger(sound: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    content = bytearray(sound)
+    content[sound.rindex(np.array([5.0, 6.0]).astype("<f8").tobytes())] ^= 1
+    path.write_bytes(content)
+    done = CliRunner().invoke(app, ["track", str(tmp_path / "tiny"), "--ledger", str(path)])
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert "must be a ledger's file as v8 wrote it" in done.stderr
+
+
+def test_after_a_checkpoint_the_file_alone_holds_all(ledger: Ledger, tmp_path: Path) -> None:
+    ledger.add(made_entry())
+    ledger.checkpoint()
+    copy = tmp_path / "copied by cp.sqlite"
+    copy.write_bytes(ledger.path.read_bytes())
+    with Ledger.open(copy) as copied:
+        assert copied.last_number == 1
+
+
+def test_a_forecast_whose_issuer_is_gone_is_damage(tmp_path: Path, make_entry: Made) -> None:
+    path = tmp_path / "ledger.sqlite"
+    with Ledger.open_to_write(path) as ledger:
+        ledger.add(make_entry())
+    change_anyway(path, "DELETE FROM issuers")
+    with pytest.raises(ArtifactError, match=r"must be a ledger's file as v8 wrote it; got issuer 1 with"):
+        read_all(path)
+
+
+def change_anyway(path: Path, statement: str) -> None:
+    """Do what the triggers forbid, and put them back."""
+    with sqlite3.connect(path) as other:
+        triggers = other.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
+        for name, _ in triggers:
+            other.execute(f"DROP TRIGGER {name}")
+        other.execute(statement)
+        for _, sql in triggers:
+            other.execute(sql)
+    other.close()
+
+
+def test_a_full_disk_is_a_place_that_cannot_be_written(ledger: Ledger, make_entry: Made) -> None:
+    ledger.add(make_entry())
+    ledger._connection.execute("PRAGMA max_page_count = 1")
+    with pytest.raises(StorageError, match="full"):
+        for number in range(1, 200):
+            ledger.add(make_entry(number))
+    ledger._connection.execute("PRAGMA max_page_count = 1000000")
+    assert ledger.add(make_entry(500))
+
+
+def test_a_ledger_where_nothing_can_be_written_is_read(tmp_path: Path, make_entry: Made) -> None:
+    path = tmp_path / "there" / "ledger.sqlite"
+    with Ledger.open_to_write(path) as ledger:
+        ledger.add(make_entry())
+    path.chmod(0o444)
+    path.parent.chmod(0o555)
+    try:
+        with Ledger.open(path) as reader:
+            assert reader.newest(PLACE, SERIES) == make_entry().issued_for_s
+    finally:
+        path.parent.chmod(0o755)
+
+
+def test_runs_are_named_from_the_ledger_s_folder_so_that_both_can_be_moved(tmp_path: Path) -> None:
+    ledger = tmp_path / "runs" / "ledger.sqlite"
+    assert place_name(tmp_path / "runs" / "aligned", ledger) == "./aligned"
+    assert place_name(tmp_path / "runs" / ".." / "runs" / "aligned", ledger) == "./aligned"
+    assert place_name(tmp_path / "elsewhere", ledger) == (tmp_path / "elsewhere").resolve().as_posix()
+    assert place_name("./aligned", ledger) == "./aligned"
+
+
+def test_readers_in_threads_open_it_for_themselves(ledger: Ledger, make_entry: Made) -> None:
+    ledger.add(make_entry())
+    found: list[int | None] = []
+
+    def read() -> None:
+        with Ledger.open(ledger.path) as reader:
+            found.append(reader.newest(PLACE, SERIES))
+
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [make_entry().issued_for_s] * 4
+
+
+def test_a_log_that_goes_while_one_looks_for_it_is_no_fault_of_the_place(tmp_path: Path) -> None:
+    """Whoever closes a ledger last removes its log, at any moment; this file then turns out to be none."""
+    file, log, is_over = tmp_path / "ledger.sqlite", tmp_path / "ledger.sqlite-wal", threading.Event()
+    file.write_bytes(b"no ledger at all" * 64)
+
+    def come_and_go() -> None:
+        while not is_over.is_set():
+            log.touch()
+            log.unlink()
+
+    other = threading.Thread(target=come_and_go)
+    other.start()
+    try:
+        for _ in range(1_000):
+            with pytest.raises(ArtifactError, match="must be a ledger"):
+                Ledger.open(file)
+    finally:
+        is_over.set()
+        other.join()

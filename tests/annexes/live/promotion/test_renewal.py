@@ -1,0 +1,109 @@
+"""A model decays when its error is significantly larger than promised; the ledger is asked first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from evaluating import evaluate_arrays, rolled
+from ledger_entries import FIRST_S
+from ledger_entries import ISSUER as BY_SOMEONE
+
+from v8.annexes.live.ledger.database import Ledger
+from v8.annexes.live.ledger.entries import Entry, Score
+from v8.annexes.live.ledger.record import live_losses
+from v8.data.market.series import Series
+from v8.model.evaluation.decay import detect_decay
+from v8.model.evaluation.evaluation import Evaluation
+from v8.model.evaluation.significance import Losses
+
+BTC = Series("BTCUSDT", "15m")
+NUM = 300
+ISSUER = replace(
+    BY_SOMEONE,
+    tasks={"ohlc": ("open", "high", "low", "close")},
+    forecasters=("model", "naive", "offset"),
+)
+
+
+@pytest.fixture(scope="module")
+def evaluated() -> Evaluation:
+    """An evaluation by which the model errs 0.75 times as much as naive, and less than every baseline."""
+    rng = np.random.default_rng(3)
+    closes = 100 * np.exp(np.cumsum(rng.normal(0, 0.01, (400, 20)), axis=1))
+    naive = {"ohlc": rolled(closes, 2)["ohlc"]}
+    actual = {"ohlc": naive["ohlc"] * np.exp(rng.normal(0, 0.02, naive["ohlc"].shape))}
+    model = {"ohlc": naive["ohlc"] * (actual["ohlc"] / naive["ohlc"]) ** 0.25}
+    return evaluate_arrays(actual, model, closes, {"ohlc": np.full((2, 4), 0.001)})
+
+
+def losses_of(multiple: float, num: int = NUM) -> Losses:
+    """Return losses of a model that errs so many times as much as naive, with luck of its own each time."""
+    rng = np.random.default_rng(5)
+    naive = rng.exponential(0.01, num)
+    model = multiple * naive + rng.normal(0, 0.001, num)
+    by_task = {"ohlc": {"model": model, "naive": naive}}
+    return Losses(by_task, np.arange(num), 2, "of a test")
+
+
+def test_what_was_promised_is_no_decay(evaluated: Evaluation) -> None:
+    is_stale, why = detect_decay(evaluated, losses_of(0.75))
+    assert not is_stale
+    assert why.startswith("no significant decay: ohlc 0.7")
+
+
+def test_an_error_beyond_the_promise_and_its_uncertainty_is_decay(evaluated: Evaluation) -> None:
+    is_stale, why = detect_decay(evaluated, losses_of(0.95))
+    assert is_stale
+    assert why.startswith("ohlc 0.9")
+    assert "on its test span (p below 0.001), over 300 forecasts of a test" in why
+
+
+def test_the_best_baseline_of_the_run_is_the_opponent(evaluated: Evaluation) -> None:
+    losses = losses_of(0.75)
+    naive = losses.by_task["ohlc"]["naive"]
+    # Far better than the model: "offset" is the opponent only where the verdicts of the run name it.
+    by_task = {"ohlc": {**losses.by_task["ohlc"], "offset": 0.2 * naive, "last_close": 2.0 * naive}}
+    losses = Losses(by_task, losses.bar_numbers, 2, "of a test")
+    is_stale, why = detect_decay(evaluated, losses, {"ohlc": "offset"})
+    assert is_stale and "times offset (p below 0.001)" in why
+    is_stale, why = detect_decay(evaluated, losses, {"ohlc": "last_close"})
+    assert not is_stale and "times last_close" in why
+
+
+def test_a_promise_that_was_luck_itself_is_no_measure(evaluated: Evaluation) -> None:
+    task = evaluated.tasks["ohlc"]
+    naive = task.significance["naive"]
+    # As if the test span had said 0.75 with an error of a quarter of naive's.
+    wide = replace(naive, standard_error=0.25 * evaluated.error("ohlc", "naive").overall)
+    tasks = {"ohlc": replace(task, significance={**task.significance, "naive": wide})}
+    assert detect_decay(replace(evaluated, tasks=tasks), losses_of(0.95))[0] is False
+
+
+def test_few_forecasts_say_nothing(evaluated: Evaluation) -> None:
+    is_stale, why = detect_decay(evaluated, losses_of(3.0, 23))
+    assert (is_stale, why) == (False, "23 forecasts since then can be evaluated, too few to know")
+
+
+def test_the_ledger_gives_what_one_model_issued_in_time_since_a_moment(tmp_path: Path) -> None:
+    other = replace(ISSUER, model_sha256="9" * 64)
+    issued = [(0, ISSUER, 5), (1, ISSUER, 5), (2, ISSUER, 900), (3, other, 5), (4, ISSUER, 5)]
+    with Ledger.open_to_write(tmp_path / "ledger.sqlite") as ledger:
+        for number, issuer, delay_s in issued:
+            at_s = FIRST_S + number * 900
+            ledger.add(Entry(issuer, at_s, at_s + delay_s, "2" * 64, np.ones((3, 8), np.float32)))
+        for key, entry in ledger.pending("./tiny", "BTCUSDT-15m").items():
+            number = (entry.issued_for_s - FIRST_S) / 900
+            score = np.array([[number], [10.0 + number], [20.0 + number]])
+            ledger.add_score(key, Score(entry.due_s, "3" * 64, entry.values[0], score))
+        found = live_losses(ledger, tmp_path / "tiny", BTC, "0" * 64, FIRST_S + 900)
+        none = live_losses(ledger, tmp_path / "tiny", BTC, "8" * 64, 0)
+    assert none is None
+    assert found
+    # The third was written when its first bar had closed; the fourth is another model's.
+    assert found.by_task["ohlc"]["model"].tolist() == [1.0, 4.0]
+    assert found.by_task["ohlc"]["naive"].tolist() == [11.0, 14.0]
+    # The newest candle of a forecast for the close FIRST_S + 900 opened at FIRST_S.
+    assert found.bar_numbers.tolist() == [FIRST_S // 900, FIRST_S // 900 + 3]

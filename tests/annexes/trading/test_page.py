@@ -1,0 +1,212 @@
+"""The page of what forecasts are worth: what its first sentences say, and where a back-test shows it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from wandering import wandering
+
+from v8.annexes.trading.page import (
+    SCORES_TITLE,
+    TITLE,
+    figure_tables,
+    gains_tables,
+    rules_tables,
+    sentences,
+    trading_page,
+    trading_section,
+    write_trading_results,
+)
+from v8.annexes.trading.rules import (
+    HELD,
+    HIT_RATE,
+    NAIVE,
+    PERFECT_FORESIGHT,
+    RIGHT,
+    TRADING_RULES,
+    TradingResults,
+    TradingTerms,
+    evaluate_trading,
+)
+from v8.base.wording import column
+from v8.model.evaluation.evaluation import MODEL
+from v8.publish.report.markup import DEMO_WARNING
+
+FREE = TradingTerms(fee=0.0, spread=0.0)
+
+
+@pytest.fixture(scope="module")
+def known() -> TradingResults:
+    return evaluate_trading([wandering(60)], FREE)
+
+
+def test_the_first_sentence_says_what_is_significant(known: TradingResults) -> None:
+    money, worse, scores, _, limits, _, _, costs = sentences(known)
+    best = "significantly better than the best alternative"
+    assert money == f"In money, after costs: {best}: position by volatility."
+    assert worse == "Significantly worse than it: limit orders at low and high."
+    assert scores == f"As forecasts, by their scores: {best}: 90 % range of the close, variance."
+    by_rule = {result.rule: result for result in known.pooled}
+    model, without = column(by_rule["limits"].gains[name] for name in (MODEL, "market order"))
+    assert limits == (
+        f"Model, limit orders at low and high: {model} bps an order compared with the last known close, "
+        f"after costs; a market order: {without} bps."
+    )
+    assert costs.startswith(
+        "A trade costs a fee of 0 bps. An order that is filled at once also pays half of the spread of "
+        "0 bps: 0 bps."
+    )
+
+
+def test_what_is_not_known_is_worth_nothing_and_what_is_worse_is_told() -> None:
+    study = wandering(60)
+    late = replace(study, forecasts={MODEL: study.forecasts[NAIVE], NAIVE: study.forecasts[MODEL]})
+    money, worse, scores, *_ = sentences(evaluate_trading([late], FREE))
+    assert money == "In money, after costs: nothing is significantly better than the best alternative."
+    assert worse.startswith("Significantly worse than it: position by volatility")
+    assert scores.startswith("As forecasts, by their scores: nothing is significantly better")
+
+
+def test_few_days_are_said_to_tell_nothing() -> None:
+    money, scores, *_, costs = sentences(evaluate_trading([wandering(5)], TradingTerms(fee=0.0005)))
+    assert money == "In money, after costs: too few days to know whether any difference is significant."
+    assert (
+        scores == "As forecasts, by their scores: too few days to know whether any difference is significant."
+    )
+    assert costs.startswith(
+        "A trade costs a fee of 5 bps. An order that is filled at once also pays half of the spread of "
+        "2 bps: 1 bps."
+    )
+
+
+def test_each_rate_of_a_year_says_over_how_many_days_it_was_measured(known: TradingResults) -> None:
+    by_rule = {result.rule: result for result in known.pooled}
+    num_days = by_rule["direction"].num_days
+    earned = known.curves["direction"][MODEL].iloc[-1]
+    gains = {**by_rule["direction"].gains, MODEL: 36.5}
+    pooled = [replace(one, gains=gains) if one.rule == "direction" else one for one in known.pooled]
+    _, _, _, utility, _, direction, uncertain, _ = sentences(replace(known, pooled=pooled))
+    expected = "Model, direction of the close: earned "
+    assert direction.startswith(expected)
+    found = direction.removeprefix(expected).partition(" ")[0]
+    assert float(found) == pytest.approx(earned, abs=0.05)
+    in_days = f" % in {num_days} days, the days added up (buy and hold: "
+    assert in_days in direction and direction.endswith(" %); as a rate, 36.5 % a year.")
+    held = float(direction.partition(in_days)[2].partition(" ")[0])
+    assert held == pytest.approx(known.curves["direction"]["buy and hold"].iloc[-1], abs=0.05)
+    # The money stands before the utility, which may be near 0 where much was lost.
+    earned = known.curves["volatility"][MODEL].iloc[-1]
+    expected = "Model, position by volatility: earned "
+    assert float(utility.removeprefix(expected).partition(" ")[0]) == pytest.approx(earned, abs=0.05)
+    assert in_days in utility
+    assert " %); its utility, which also counts the risk, but not whether prices rose" in utility
+    assert uncertain == (
+        "A rate of a year that was measured over fewer than 180 days is uncertain: a few days decide it."
+    )
+    page = str(trading_page(known))
+    for rule in ("position by volatility, % of utility a year", "direction of the close, % a year"):
+        label = f"{rule}, a rate over {num_days} days"
+        assert label in next(gains_tables(known.pooled)).columns
+        assert page.count(f">{label}</t") == 2  # over all series, and of its only one
+    assert page.count(uncertain) == 1
+    assert [table.title for table in figure_tables(known)] == [
+        f"{rule.title}, measured over {num_days} days" for rule in TRADING_RULES.values()
+    ]
+
+
+def test_a_rate_of_a_year_is_not_called_uncertain_if_half_a_year_was_measured(known: TradingResults) -> None:
+    longer = replace(known, pooled=[replace(one, num_days=180) for one in known.pooled])
+    assert not any("uncertain" in sentence for sentence in sentences(longer))
+    assert any("earned" in sentence and "in 180 days" in sentence for sentence in sentences(longer))
+
+
+def test_the_files_hold_what_the_page_says(known: TradingResults, tmp_path: Path) -> None:
+    written = write_trading_results(tmp_path, replace(known, is_demo=True))
+    assert [file.name for file in written] == ["worth.json", "worth.csv", "worth.html"]
+    content = json.loads(written[0].read_text())
+    assert (content["format"], content["is_demo"]) == (4, True)
+    assert list(content["figures"]) == list(TRADING_RULES)
+    assert [(one["rule"], one["series"]) for one in content["results"][: len(TRADING_RULES)]] == [
+        (rule, "") for rule in TRADING_RULES
+    ]
+    assert set(content["curves"]) == {"volatility", "direction"}  # what is held
+    days, earned = (content["curves"]["volatility"][name] for name in ("day", MODEL))
+    assert len(days) == len(earned) == known.pooled[0].num_days
+    with written[1].open() as lines:
+        rows = list(csv.DictReader(lines))
+    assert [row["outcome"] for row in rows] == [one["outcome"] for one in content["results"]]
+    bounds = [pytest.approx(result[PERFECT_FORESIGHT]) for result in content["results"]]
+    assert [float(row[PERFECT_FORESIGHT]) for row in rows] == bounds
+    page = written[2].read_text()
+    assert DEMO_WARNING in page
+    assert DEMO_WARNING not in trading_page(known)
+    assert all(sentence in page for sentence in sentences(known))
+    section = "".join(trading_section(known))  # of a back-test, too
+    assert "Perfect foresight knows what comes and pays nothing" in section
+
+
+def test_a_curve_breaks_where_days_are_missing_between_test_spans(known: TradingResults) -> None:
+    days = [10, 11, 12, 700, 701]
+    earned = known.curves["direction"].iloc[: len(days)].set_axis(days)
+    page = trading_page(replace(known, curves=dict.fromkeys(known.curves, earned)))
+    drawn, _ = re.findall(r'<script type="application/json">(.*?)</script>', page)
+    chart = json.loads(drawn)
+    for line in chart["data"]:
+        assert line["y"][3] is None and None not in line["y"][:3] + line["y"][4:]
+    assert [rule["x0"] for rule in chart["layout"]["shapes"]] == [3]
+    assert chart["layout"]["xaxis"]["tickvals"] == [0, 4]
+    assert "5 days in all. A dotted line is where days are missing" in page
+    assert "A dotted line" not in trading_page(known)  # its days follow one another
+
+
+def test_scores_are_not_called_gains_and_intervals_are_said_to_be_uncorrected(known: TradingResults) -> None:
+    money, scores = rules_tables(known.pooled)
+    assert "its gain" in money.columns and "its score" in scores.columns
+    assert [row[0] for row in scores.rows] == [
+        "90 % range of the close, bps of interval score",
+        "variance, QLIKE",
+    ]
+    for table in (money, scores):
+        assert all(len(row) == len(table.columns) for row in table.rows)
+        assert "p and verdict are corrected for all of them" in table.title
+        assert str(trading_page(known)).count(table.title) == 2  # over all series, and by series
+
+
+def test_a_difference_that_may_be_chance_says_its_direction(known: TradingResults) -> None:
+    (result,) = [one for one in known.pooled if one.rule == "direction"]
+    lower = replace(result.best, model_error=64.0, baseline_error=0.0, corrected_p_value=0.5)
+    for best, words in (
+        (lower, " (lower, but it may be chance)"),
+        (replace(lower, model_error=-64.0), " (higher, but it may be chance)"),
+        (replace(lower, corrected_p_value=0.01), ""),
+        (replace(lower, model_error=0.0), ""),
+    ):
+        money, _ = rules_tables([replace(result, best=best)])
+        verdict = str(money.rows[0][-1])
+        assert verdict.partition(" (")[1:] == words.partition(" (")[1:]
+
+
+def test_what_was_right_is_counted_of_all_bars_and_of_those_held(known: TradingResults) -> None:
+    for figures in (known.figures["direction"], known.figures["volatility"]):
+        held, right, rate = (figures.loc[label] for label in (HELD, RIGHT, HIT_RATE))
+        for name in figures:
+            if held[name]:
+                assert rate[name] == pytest.approx(100 * right[name] / held[name])
+            else:
+                assert np.isnan(rate[name])
+    assert not known.figures["direction"].loc[HELD].all()  # naive holds nothing
+
+
+def test_numbers_of_a_column_have_equal_decimals(known: TradingResults) -> None:
+    for table in (*gains_tables(known.pooled), *figure_tables(known)):
+        has_words = table.title in (TITLE, SCORES_TITLE)
+        num_gains = len(table.rows) - (4 if has_words else 0)  # below them are p-values and words
+        for place in range(1, len(table.columns)):
+            numbers = [str(row[place]) for row in table.rows[:num_gains]]
+            assert len({len(cell.partition(".")[2]) for cell in numbers if cell != "–"}) == 1, numbers

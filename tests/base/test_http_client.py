@@ -1,0 +1,234 @@
+"""The HTTP client: every answer ends within the limit, and no password of another program is sent."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import requests
+from broken_http import STALLED, RawServer, answer
+from local_server import LocalServer, QuietHandler
+
+from v8.annexes.live.ledger.receiver import SECRET_VARIABLE, Receiver
+from v8.base.http_client import BROKEN, HttpClient, RequestTimes
+from v8.base.net import TransientError, call_within
+from v8.data.market.sources.downloads import Downloader
+
+TIMES = RequestTimes(connect_s=5.0, silence_s=5.0, all_s=0.5)
+"""Less than a silence: so what ends a request is the limit of everything together."""
+PATIENT = RequestTimes(connect_s=20.0, silence_s=20.0, all_s=60.0)
+
+ONE_BY_ONE: list[bytes | float] = [b"x", 0.05]
+
+
+class Recorder(LocalServer):
+    """Answers everything, as a server or as a proxy, and keeps the path and the headers of each request."""
+
+    def __init__(self) -> None:
+        super().__init__(_Recording)
+        self.asked: list[tuple[str, dict[str, str]]] = []
+        self.leads_to: str | None = None
+
+
+class _Recording(QuietHandler):
+    server: Recorder
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self.rfile.read(int(self.headers.get("content-length", 0)))
+        names = {name.lower(): value for name, value in self.headers.items()}
+        self.server.asked.append((self.path, names))
+        self.send_response(302 if self.server.leads_to else 200)
+        if self.server.leads_to:
+            self.send_header("location", self.server.leads_to)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    do_POST = do_GET
+
+
+@pytest.fixture(autouse=True)
+def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [*os.environ]:
+        if name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def server() -> Iterator[Recorder]:
+    with Recorder() as opened:
+        yield opened
+
+
+@pytest.fixture(params=["machine", "default"])
+def _netrc(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put a real netrc where every program looks for it: an entry of the host, or one for every host."""
+    entry = "machine 127.0.0.1" if request.param == "machine" else "default"
+    (tmp_path / ".netrc").write_text(f"{entry} login somebody password S3cret-word\n")
+    (tmp_path / ".netrc").chmod(0o600)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    assert requests.utils.get_netrc_auth("http://127.0.0.1/") == ("somebody", "S3cret-word")
+
+
+def status(answered: requests.Response) -> int:
+    return answered.status_code
+
+
+def body(answered: requests.Response) -> bytes:
+    return answered.raw.read()
+
+
+def headers(server: Recorder) -> dict[str, str]:
+    ((_, names),) = server.asked
+    return names
+
+
+@pytest.mark.usefixtures("_netrc")
+def test_a_receiver_of_messages_gets_no_password_of_a_netrc(
+    server: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SECRET_VARIABLE, "whsec_" + "A" * 32)
+    Receiver(f"{server.url}/hooks").send("msg_1", "{}")
+    assert "authorization" not in headers(server)
+    assert headers(server)["webhook-id"] == "msg_1"
+
+
+@pytest.mark.usefixtures("_netrc")
+def test_a_host_of_candles_gets_no_password_of_a_netrc_but_that_of_its_address(server: Recorder) -> None:
+    with closing(Downloader("V8_VISION_URL")) as downloader:
+        downloader.fetch(f"{server.url}/a", max_bytes=9)
+        assert "authorization" not in headers(server)
+        server.asked.clear()
+        downloader.fetch(f"{server.url}/a", max_bytes=9, auth=("me", "word"))
+    assert headers(server)["authorization"] == f"Basic {b64encode(b'me:word').decode()}"
+
+
+@pytest.mark.usefixtures("_netrc")
+def test_a_host_that_an_answer_leads_to_gets_no_password(server: Recorder) -> None:
+    with Recorder() as first, closing(Downloader("V8_VISION_URL")) as downloader:
+        first.leads_to = f"{server.url}/b"
+        downloader.fetch(f"{first.url}/a", max_bytes=9, auth=("me", "word"))
+        assert "authorization" in headers(first)
+    assert "authorization" not in headers(server)
+
+
+@pytest.mark.usefixtures("_netrc")
+def test_the_proxy_of_the_environment_is_asked_with_its_own_password(
+    server: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", server.url.replace("://", "://door:key@"))
+    monkeypatch.setenv("http_proxy", server.url.replace("://", "://door:key@"))
+    monkeypatch.setenv(SECRET_VARIABLE, "whsec_" + "A" * 32)
+    with closing(Downloader("V8_VISION_URL")) as downloader:
+        downloader.fetch("http://candles.example/a", max_bytes=9)
+    Receiver("http://receiver.example/hooks").send("msg_1", "{}")
+    assert [path for path, _ in server.asked] == [
+        "http://candles.example/a",
+        "http://receiver.example/hooks",
+    ]
+    for _, names in server.asked:
+        assert names["proxy-authorization"] == f"Basic {b64encode(b'door:key').decode()}"
+        assert "authorization" not in names
+
+
+@pytest.mark.parametrize(("pieces", "repeats"), STALLED.values(), ids=STALLED)
+def test_an_answer_that_never_ends_is_cut_at_the_limit(pieces: list[bytes | float], repeats: bool) -> None:
+    with (
+        closing(RawServer(pieces, repeats=repeats, stays=True)) as server,
+        HttpClient({}) as client,
+        pytest.raises(TimeoutError, match=r"it took longer than 0\.5 s in all"),
+    ):
+        client.ask("GET", server.url, body, times=TIMES)
+
+
+@pytest.mark.nightly
+def test_a_handshake_of_tls_that_drips_is_cut_at_the_limit() -> None:
+    """A record of TLS that says it has 16,384 bytes, which come one by one."""
+    with (
+        closing(RawServer([b"\x16\x03\x03\x40\x00", *ONE_BY_ONE * 600], stays=True)) as server,
+        HttpClient({}) as client,
+        pytest.raises(TimeoutError, match="it took longer"),
+    ):
+        # Long enough for the certificates to be read: the handshake has begun when time is up.
+        times = RequestTimes(connect_s=20.0, silence_s=20.0, all_s=4.0)
+        client.ask("GET", server.url.replace("http:", "https:"), body, times=times)
+
+
+def test_a_proxy_that_drips_is_cut_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(RawServer([b"HTTP/1.1 200 OK\r\nX: ", *ONE_BY_ONE * 600], stays=True)) as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", proxy.url)
+        with HttpClient({}) as client, pytest.raises(TimeoutError, match="it took longer"):
+            client.ask("GET", "https://candles.example/a", body, times=TIMES)
+
+
+def test_the_connection_of_a_request_that_was_cut_is_closed() -> None:
+    ended = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listening, HttpClient({}) as client:
+
+        def serve() -> None:
+            connected, _ = listening.accept()
+            with connected:
+                while connected.recv(65_536):
+                    pass
+                ended.set()
+
+        threading.Thread(target=serve, daemon=True).start()
+        with pytest.raises(TimeoutError):
+            client.ask("GET", f"http://127.0.0.1:{listening.getsockname()[1]}/", body, times=TIMES)
+        assert ended.wait(30)
+
+
+def test_connections_are_kept_and_may_be_cut_later() -> None:
+    with Recorder() as server, HttpClient({}) as client:
+        for _ in range(3):
+            assert client.ask("GET", server.url, status, times=PATIENT) == 200
+            assert client.ask("GET", server.url, body, times=PATIENT) == b""
+    pieces: list[bytes | float] = [b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", 1.0, *ONE_BY_ONE * 600]
+    with closing(RawServer(pieces, stays=True)) as raw, HttpClient({}) as client:
+        assert client.ask("GET", raw.url, body, times=PATIENT) == b"ok"
+        with pytest.raises(BROKEN):
+            client.ask("GET", raw.url, body, times=TIMES)
+        assert raw.num_connections == 1
+
+
+def test_a_receiver_that_drips_is_trouble_that_may_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At 967f431 the waits for single bytes had limits, and all of them together had none."""
+    monkeypatch.setenv(SECRET_VARIABLE, "whsec_" + "A" * 32)
+    for name in ("headers that drip", "1xx for ever"):
+        pieces, repeats = STALLED[name]
+        with (
+            closing(RawServer(pieces, repeats=repeats)) as server,
+            pytest.raises(TransientError, match=r"no answer \(TimeoutError\)"),
+        ):
+            Receiver(server.url, TIMES).send("msg_1", "{}")
+
+
+def test_two_lengths_are_refused() -> None:
+    with (
+        closing(RawServer([answer("Content-Length: 7", "Content-Length: 9")])) as server,
+        HttpClient({}) as client,
+        pytest.raises(BROKEN, match="two content lengths in one response"),
+    ):
+        client.ask("GET", server.url, body, times=PATIENT)
+
+
+def test_what_a_call_raises_or_returns_in_time_comes_back() -> None:
+    def fail() -> None:
+        raise KeyError("mine")
+
+    cuts: list[bool] = []
+    assert call_within(60, lambda: 7, lambda: cuts.append(True)) == 7
+    with pytest.raises(KeyError, match="mine"):
+        call_within(60, fail, lambda: cuts.append(True))
+    assert cuts == []
+    waiting = threading.Event()
+    with pytest.raises(TimeoutError, match=r"longer than 0\.01 s in all"):
+        call_within(0.01, lambda: waiting.wait(60), lambda: (cuts.append(True), waiting.set()))
+    assert cuts == [True]

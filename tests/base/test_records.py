@@ -1,0 +1,77 @@
+"""Records: what a file must hold, and the sentence that says what it holds instead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from v8.base.errors import ArtifactError
+from v8.base.records import Count, Number, Sha256, Text, check_format, checked, read_json_object
+
+
+@dataclass(frozen=True)
+class Shipment:
+    """A record with one key of each kind."""
+
+    num_crates: Count
+    weight_kg: Number
+    receiver: Text
+    seal: Sha256
+    stops: tuple[Text, ...] = ()
+
+
+CONTENT = {"num_crates": 3, "weight_kg": 4, "receiver": "Ada", "seal": "0f" * 32, "stops": ["Bern", "Oslo"]}
+
+
+def test_a_whole_record_is_read_and_keys_it_does_not_know_are_left_alone() -> None:
+    read = checked(Shipment, CONTENT | {"colour": "red"}, where="a.json", fix="Restore it")
+    assert read == Shipment(3, 4.0, "Ada", "0f" * 32, ("Bern", "Oslo"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"num_crates": -1}, "key num_crates: input should be greater than or equal to 0; got -1."),
+        ({"num_crates": True}, "key num_crates: input should be a valid integer; got True."),
+        ({"num_crates": 3.0}, "key num_crates: input should be a valid integer; got 3.0."),
+        ({"weight_kg": "4"}, "key weight_kg: input should be a valid number; got '4'."),
+        ({"weight_kg": float("nan")}, "key weight_kg: input should be a finite number; got nan."),
+        ({"weight_kg": float("inf")}, "key weight_kg: input should be a finite number; got inf."),
+        ({"receiver": ""}, "key receiver: string should have at least 1 character; got ''."),
+        ({"seal": "0F" * 32}, "key seal: string should match pattern"),
+        ({"seal": "0f" * 32 + "\n"}, "key seal: string should match pattern"),
+        ({"stops": ["Bern", None]}, "key stops.1: input should be a valid string; got None."),
+        ({"stops": "Bern"}, "key stops: input should be a valid tuple; got 'Bern'."),
+    ],
+)
+def test_the_first_key_at_fault_is_named_with_its_value(changes: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ArtifactError) as caught:
+        checked(Shipment, CONTENT | changes, where="a.json", fix="Restore it")
+    assert f"a.json, {sentence}" in str(caught.value)
+
+
+def test_a_missing_key_a_key_of_a_key_and_a_value_too_long_to_show() -> None:
+    with pytest.raises(
+        ArtifactError, match=r"^a\.json, key a\.num_crates: must be .*; got no such key\. Mend"
+    ):
+        checked(Shipment, {}, where="a.json, key a", fix="Mend it", rule="must be as v8 wrote it")
+    with pytest.raises(ArtifactError, match=r"got 'x{116}\.\.\. \(input should be a valid number\)\. Mend"):
+        content = CONTENT | {"weight_kg": "x" * 999}
+        checked(Shipment, content, where="a.json", fix="Mend it", rule="must be as v8 wrote it")
+
+
+@pytest.mark.parametrize("content", [{"format": 4}, {"format": "3"}, {"format": True}, {}, [], None])
+def test_only_known_formats_are_read(content: object) -> None:
+    check_format({"format": 2}, (2, 3), kind="run", where="a.json", fix="Mend it")
+    with pytest.raises(
+        ArtifactError, match=r"^a\.json: this v8 reads run format 3; got format .*\. Mend it\.$"
+    ):
+        check_format(content, (1, 2, 3), kind="run", where="a.json", fix="Mend it")
+
+
+def test_a_file_nested_without_end_is_damage(tmp_path: Path) -> None:
+    (tmp_path / "deep.json").write_text("[" * 200_000)
+    with pytest.raises(ArtifactError, match=r"deep\.json: must be valid JSON; got damage"):
+        read_json_object(tmp_path / "deep.json", fix="Restore it")

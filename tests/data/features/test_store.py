@@ -1,0 +1,362 @@
+"""FeatureStore: shared columns, nothing computed twice, nothing damaged used."""
+
+from __future__ import annotations
+
+import json
+import logging
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from full_disk import fill, small_disk
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from v8.base.errors import DataError
+from v8.data.features.store import GROUP_ROWS, FeatureStore
+from v8.data.features.table import FeatureTable, compute_table
+from v8.data.market.candles import Candles
+from v8.data.market.checks import check_candles
+from v8.data.market.series import Series
+from v8.profile.indicators import ancestry
+
+INDICATORS = ("bb_upper", "bb_lower", "macd", "macd_signal", "atr", "bb_width", "volatility")
+INDICATORS += ("volume_norm", "rsi", "roc", "bb_position")
+EVERY = ("open", "high", "low", "close", *INDICATORS)
+"""The fifteen columns of the lineage: what the store does with a column does not depend on which it is."""
+
+
+def walk_candles(num_rows: int = 300, seed: int = 0) -> Candles:
+    rng = np.random.default_rng(seed)
+    close = 1e-5 * np.exp(np.cumsum(rng.normal(0, 0.005, num_rows)))
+    opened = np.concatenate([close[:1], close[:-1]])
+    frame = pd.DataFrame(
+        {
+            "open_time": (1_500_000_300 + 900 * np.arange(num_rows)) * 1000,
+            "open": opened,
+            "high": np.maximum(opened, close) * 1.001,
+            "low": np.minimum(opened, close) * 0.999,
+            "close": close,
+            "volume": rng.gamma(2.0, 10.0, num_rows),
+        }
+    )
+    return check_candles(frame, Series("PEPEUSDT", "15m"), source="demo")
+
+
+def assert_same(table: FeatureTable, expected: FeatureTable) -> None:
+    assert (table.series, table.columns, table.digest) == (expected.series, expected.columns, expected.digest)
+    for name in ("open_time_s", "segment"):
+        np.testing.assert_array_equal(getattr(table, name), getattr(expected, name), strict=True)
+    for name in table.columns:
+        np.testing.assert_array_equal(table.column(name), expected.column(name), strict=True)
+
+
+def counts(store: FeatureStore) -> tuple[int, int, int]:
+    return store.stats.computed_columns, store.stats.reused_columns, len(store.stats.damaged_files)
+
+
+def test_a_table_from_a_cold_store_a_warm_one_and_none_are_the_same_bits(tmp_path: Path) -> None:
+    candles = walk_candles()
+    expected = compute_table(candles, EVERY)
+    cold, warm = FeatureStore(tmp_path), FeatureStore(tmp_path)
+    assert_same(cold.table(candles, EVERY), expected)
+    assert_same(warm.table(candles, EVERY), expected)
+    assert (counts(cold), counts(warm)) == ((15, 0, 0), (0, 15, 0))
+
+
+def test_profiles_share_columns_and_nothing_is_computed_twice(tmp_path: Path) -> None:
+    candles, store = walk_candles(), FeatureStore(tmp_path)
+    store.table(candles, ["close", "rsi", "macd"])
+    assert counts(store) == (3, 0, 0)
+    assert_same(store.table(candles, ["macd", "atr"]), compute_table(candles, ["macd", "atr"]))
+    assert counts(store) == (4, 1, 0)
+    store.table(candles, ["atr", "rsi", "macd", "open"])
+    assert counts(store) == (5, 4, 0)
+
+
+def test_a_table_from_the_folder_is_the_bytes_of_the_file_and_outlives_it(tmp_path: Path) -> None:
+    # Rsi is added and the file replaced, then removed; the first table must keep what was checked.
+    candles, store = walk_candles(), FeatureStore(tmp_path)
+    store.table(candles, ["close", "atr"])
+    table = store.table(candles, ["close", "atr"])
+    assert not any(table.column(name).flags.owndata for name in table.columns)
+    store.table(candles, ["close", "rsi"])
+    store.path(candles).unlink()
+    assert_same(table, compute_table(candles, ["close", "atr"]))
+
+
+def test_other_candles_have_another_file(tmp_path: Path) -> None:
+    store = FeatureStore(tmp_path)
+    for seed in (1, 2):
+        assert_same(
+            store.table(walk_candles(seed=seed), EVERY), compute_table(walk_candles(seed=seed), EVERY)
+        )
+    assert counts(store) == (30, 0, 0)
+    assert len(list(tmp_path.rglob("*.parquet"))) == 2
+
+
+@pytest.mark.parametrize("num_rows", [300, GROUP_ROWS, 2 * GROUP_ROWS + 777])
+def test_any_parquet_reader_sees_what_the_store_reads(tmp_path: Path, num_rows: int) -> None:
+    # One page must hold a whole row group, else the runs the store takes would hold a page header.
+    candles = walk_candles(num_rows)
+    FeatureStore(tmp_path).table(candles, EVERY)
+    store = FeatureStore(tmp_path)
+    table = store.table(candles, EVERY)
+    frame = pq.read_table(store.path(candles)).to_pandas()
+    assert store.stats.reused_columns == 15
+    assert frame["open_time"][187] == pd.Timestamp(int(table.open_time_s[0]), unit="s", tz="UTC")
+    assert list(frame.columns) == [*EVERY, "open_time"]
+    for name in EVERY:
+        np.testing.assert_array_equal(frame[name].to_numpy()[187:], table.column(name), strict=True)
+
+
+def test_only_whole_files_are_left_behind(tmp_path: Path) -> None:
+    candles, store = walk_candles(), FeatureStore(tmp_path)
+    store.table(candles, ["rsi"])
+    store.table(candles, ["atr"])
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [store.path(candles)]
+
+
+def moved(content: bytes, source: int, target: int) -> bytes:
+    """Subtract one from the 8-byte word at `source` and add it to the one at `target`."""
+    words = np.frombuffer(content[:16384], np.uint64).copy()
+    words[source // 8] -= np.uint64(1)
+    words[target // 8] += np.uint64(1)
+    return words.tobytes() + content[16384:]
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (
+            lambda content: content[:40] + bytes([content[40] ^ 1]) + content[41:],
+            "does not match its checksum",
+        ),
+        # Two blocks change places, or lose as much as another gains: one kind of sum alone would miss it.
+        (lambda content: content[8192:16384] + content[:8192] + content[16384:], "its checksum"),
+        (lambda content: moved(content, 4096, 4104), "does not match its checksum"),
+        (lambda content: moved(content, 4096, 4096 + 8192), "does not match its checksum"),
+        (lambda content: content[: len(content) // 2], "is truncated"),
+        (lambda content: b"", "empty file"),
+        (lambda content: b"not a table at all", "was not written by this store"),
+        (lambda content: content.replace(b'"definitions"', b'"definitiens"'), "does not match its checksum"),
+        (lambda content: content.replace(b'"checksum"', b'"chocksum"'), "does not match its checksum"),
+        (
+            lambda content: content.replace(b'{"v8_features_format": 4', b'{"v8_features_format":,4'),
+            "damaged (Expecting value",
+        ),
+    ],
+)
+def test_a_damaged_file_is_never_used_but_replaced_and_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage, reason: str
+) -> None:
+    candles, store = walk_candles(), FeatureStore(tmp_path)
+    expected = store.table(candles, EVERY)
+    path = store.path(candles)
+    path.write_bytes(damage(path.read_bytes()))
+    with caplog.at_level(logging.WARNING):
+        assert_same(store.table(candles, EVERY), expected)
+    assert reason in caplog.text
+    assert "computed again and the file is replaced" in caplog.text
+    assert store.stats.damaged_files == [path]
+    assert_same(FeatureStore(tmp_path).table(candles, EVERY), expected)
+    store.table(candles, EVERY)
+    assert counts(store) == (30, 15, 1)
+
+
+def test_a_file_of_other_candles_under_this_name_is_never_used(tmp_path: Path) -> None:
+    candles, others, store = walk_candles(seed=1), walk_candles(seed=2), FeatureStore(tmp_path)
+    store.table(candles, EVERY)
+    store.path(candles).rename(store.path(others))
+    assert_same(store.table(others, EVERY), compute_table(others, EVERY))
+    assert store.stats.damaged_files == [store.path(others)]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
+def test_no_single_flipped_bit_changes_a_table(tmp_path: Path, place: float, bit: int) -> None:
+    candles, store = walk_candles(200), FeatureStore(tmp_path)
+    store.table(candles, EVERY)
+    content = bytearray(store.path(candles).read_bytes())
+    content[int(place * len(content))] ^= 1 << bit
+    store.path(candles).write_bytes(content)
+    assert_same(store.table(candles, EVERY), compute_table(candles, EVERY))
+
+
+def test_a_column_whose_definition_has_changed_is_computed_anew(tmp_path: Path) -> None:
+    # The file of an older version of the formula: whole, but with another digest beside rsi.
+    candles, older = walk_candles(), FeatureStore(tmp_path)
+    older.table(candles, EVERY)
+    path = older.path(candles)
+    rewrite_index(path, lambda index: index["definitions"].update(rsi=ancestry("macd").digest))
+    store = FeatureStore(tmp_path)
+    assert_same(store.table(candles, EVERY), compute_table(candles, EVERY))
+    assert counts(store) == (1, 14, 0)
+
+
+def test_a_file_of_another_format_is_written_anew(tmp_path: Path) -> None:
+    candles, older = walk_candles(), FeatureStore(tmp_path)
+    older.table(candles, EVERY)
+    rewrite_index(older.path(candles), lambda index: index.update(v8_features_format=0))
+    store = FeatureStore(tmp_path)
+    assert_same(store.table(candles, EVERY), compute_table(candles, EVERY))
+    assert counts(store) == (15, 0, 0)
+
+
+def rewrite_index(path: Path, change) -> None:
+    """Change the index of a file and its checksum with it, as another version would have written it."""
+    content = path.read_bytes()
+    start = content.rfind(b'{"v8_features_format":')
+    index, length = json.JSONDecoder().raw_decode(content[start:].decode("latin-1"))
+    change(index)
+    body = json.dumps(index | {"checksum": "0" * 8}).encode().ljust(length)
+    before, after = content[:start] + body, content[start + length :]
+    at = before.rfind(b"0" * 8, 0, before.find(b'"candles"', start))
+    checksum = zlib.crc32(before[at + 8 :] + after, zlib.crc32(before[:at]))
+    path.write_bytes(before[:at] + f"{checksum:08x}".encode() + before[at + 8 :] + after)
+
+
+def first_of(candles: Candles, num_rows: int) -> Candles:
+    return candles.newest(num_rows, int(candles.open_time_s[num_rows - 1]))
+
+
+def made(store: FeatureStore) -> tuple[int, int, int]:
+    return store.stats.computed_columns, store.stats.continued_columns, len(store.stats.damaged_files)
+
+
+@pytest.mark.parametrize(("num_new", "num_files"), [(1, 1), (60, 1), (80, 2)])
+def test_new_candles_cost_their_rows_and_a_file_only_where_they_are_many(
+    tmp_path: Path, num_new: int, num_files: int
+) -> None:
+    # A sixteenth of 1,000 rows is 62.
+    grown = walk_candles(1000 + num_new)
+    FeatureStore(tmp_path).table(first_of(grown, 1000), EVERY)
+    for _ in range(2):
+        store = FeatureStore(tmp_path)
+        assert_same(store.table(grown, EVERY), compute_table(grown, EVERY))
+        assert made(store) == ((0, 15, 0) if num_files == 1 or _ == 0 else (0, 0, 0))
+    assert len(list(tmp_path.rglob("*.parquet"))) == num_files
+
+
+def test_of_two_files_that_begin_as_the_candles_do_the_newest_goes_on(tmp_path: Path) -> None:
+    grown = walk_candles(700)
+    for num_rows in (300, 600):
+        FeatureStore(tmp_path).table(first_of(grown, num_rows), ["macd_signal", "rsi"])
+    store = FeatureStore(tmp_path)
+    assert_same(store.table(grown, ["macd_signal", "rsi"]), compute_table(grown, ["macd_signal", "rsi"]))
+    assert made(store) == (0, 2, 0)
+    assert_same(FeatureStore(tmp_path).table(grown, EVERY), compute_table(grown, EVERY))
+
+
+def test_columns_that_the_older_file_lacks_are_computed_and_kept(tmp_path: Path) -> None:
+    grown = walk_candles(310)
+    FeatureStore(tmp_path).table(first_of(grown, 300), ["close", "rsi"])
+    store = FeatureStore(tmp_path)
+    assert_same(store.table(grown, ["rsi", "macd"]), compute_table(grown, ["rsi", "macd"]))
+    assert made(store) == (1, 1, 0)
+    warm = FeatureStore(tmp_path)
+    assert_same(warm.table(grown, ["rsi", "macd"]), compute_table(grown, ["rsi", "macd"]))
+    assert counts(warm) == (0, 2, 0)
+
+
+def test_candles_whose_past_was_revised_or_that_begin_later_go_on_from_nothing(tmp_path: Path) -> None:
+    grown = walk_candles(310)
+    FeatureStore(tmp_path).table(first_of(grown, 300), EVERY)
+    values = grown.values.copy()
+    values[7, 4] = np.nextafter(values[7, 4], np.inf)
+    for other in (replace(grown, values=values), grown.newest(305)):
+        store = FeatureStore(tmp_path)
+        assert_same(store.table(other, EVERY), compute_table(other, EVERY))
+        assert made(store) == (15, 0, 0)
+
+
+def test_a_damaged_file_of_the_first_candles_is_not_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    grown, older = walk_candles(310), FeatureStore(tmp_path)
+    older.table(first_of(grown, 300), EVERY)
+    path = older.path(first_of(grown, 300))
+    content = path.read_bytes()
+    start = content.index(b'{"v8_features_format')
+    unlike = (
+        content.replace(b'"first"', b'"fIrst"'),
+        content.replace(b'"first": [300', b'"first": {300'),
+        content[:start] + b'{"v8_features_format":' + b"[" * 100_000 + b"PAR1",
+        content[:start] + b'{"v8_features_format": 4, "first": 7}PAR1',
+    )
+    for damaged in (content[:40] + bytes([content[40] ^ 1]) + content[41:], content[:-300], b"", *unlike):
+        path.write_bytes(damaged)
+        store = FeatureStore(tmp_path)
+        assert_same(store.table(grown, EVERY), compute_table(grown, EVERY))
+        assert made(store) == (15, 0, 1)
+        store.path(grown).unlink()
+    assert caplog.text.count("it is not used") == 7
+
+
+def test_a_column_whose_formula_changed_since_does_not_go_on(tmp_path: Path) -> None:
+    grown, older = walk_candles(310), FeatureStore(tmp_path)
+    older.table(first_of(grown, 300), EVERY)
+    path = older.path(first_of(grown, 300))
+    rewrite_index(path, lambda index: index["definitions"].update(rsi=ancestry("macd").digest))
+    store = FeatureStore(tmp_path)
+    assert_same(store.table(grown, EVERY), compute_table(grown, EVERY))
+    assert made(store) == (1, 14, 0)
+
+
+def test_writers_at_the_same_moment_never_mix_and_never_damage(tmp_path: Path) -> None:
+    candles = walk_candles()
+    wanted = [(first, second) for first in INDICATORS for second in INDICATORS if first < second]
+
+    def ask(names: tuple[str, str]) -> tuple[FeatureTable, FeatureStore]:
+        store = FeatureStore(tmp_path)
+        return store.table(candles, names), store
+
+    with ThreadPoolExecutor(8) as pool:
+        for names, (table, store) in zip(wanted, pool.map(ask, wanted), strict=True):
+            assert_same(table, compute_table(candles, names))
+            assert store.stats.damaged_files == []
+
+
+def test_too_few_candles_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="PEPEUSDT-15m: needs at least 188 candles without a gap"):
+        FeatureStore(tmp_path).table(walk_candles(187), EVERY)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_none_costs_time_and_one_line_but_no_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("V8_HOME", str(tmp_path / "file"))
+    for seed in (1, 2):
+        candles = walk_candles(seed=seed)
+        assert_same(FeatureStore().table(candles, EVERY), compute_table(candles, EVERY))
+    said = f"Nothing is kept in the cache {tmp_path / 'file'}: Not a directory. All goes on without it"
+    assert [said in record.getMessage() for record in caplog.records] == [True]
+    assert (tmp_path / "file").read_text() == "in the way"
+
+
+@pytest.mark.process
+def test_a_full_disk_costs_time_but_no_table(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with small_disk(tmp_path / "home", 1 << 16) as disk:
+        fill(disk)
+        candles = walk_candles()
+        assert_same(FeatureStore(disk / "features").table(candles, EVERY), compute_table(candles, EVERY))
+    assert [record.getMessage().count("No space left on device") for record in caplog.records] == [1]
+
+
+def test_the_folder_is_in_the_home_of_v8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("V8_HOME", str(tmp_path))
+    assert FeatureStore().folder == tmp_path / "features"
+
+
+def test_where_candles_came_from_does_not_matter(tmp_path: Path) -> None:
+    candles, store = walk_candles(), FeatureStore(tmp_path)
+    store.table(candles, EVERY)
+    store.table(replace(candles, source="files"), EVERY)
+    assert counts(store) == (15, 15, 0)

@@ -1,0 +1,139 @@
+"""An archive that speaks broken HTTP: every answer is content, absence or one sentence, and never a hang."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from broken_http import BROKEN, LATEST_S, STALLED, RawServer, answer
+
+from v8.base.errors import DataError
+from v8.base.net import RetryPolicy, reporting_waiting_to
+from v8.data.market.sources.downloads import Downloader, TimeLimits
+
+NUM_TRIES = 2
+LIMITS = TimeLimits(connect_s=2.0, silence_s=0.5, try_s=1.0, file_s=60.0, quiet_s=0.1)
+
+
+@pytest.fixture
+def downloader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Downloader]:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    patience = RetryPolicy(num_tries=NUM_TRIES, sleep=lambda pause_s: None)
+    with closing(Downloader("V8_VISION_URL", patience=patience, limits=LIMITS)) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("pieces", BROKEN.values(), ids=BROKEN)
+def test_a_broken_answer_is_one_sentence(downloader: Downloader, pieces: list[bytes | float]) -> None:
+    with closing(RawServer(pieces)) as server, pytest.raises(DataError) as caught:
+        downloader.fetch(f"{server.url}/a", max_bytes=1_000)
+    assert len(str(caught.value)) <= 600
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("pieces", "repeats"), STALLED.values(), ids=STALLED)
+def test_an_answer_that_never_ends_is_tried_again_and_then_a_sentence(
+    downloader: Downloader, pieces: list[bytes | float], repeats: bool
+) -> None:
+    begun_s = time.monotonic()
+    with (
+        closing(RawServer(pieces, repeats=repeats, stays=True)) as server,
+        pytest.raises(DataError, match=rf"must be downloaded within {NUM_TRIES} tries; got a broken connect"),
+    ):
+        downloader.fetch(f"{server.url}/a", max_bytes=1_000)
+    assert time.monotonic() - begun_s < LATEST_S
+    assert server.num_connections == NUM_TRIES
+
+
+def test_no_try_begins_that_could_end_after_the_limit_of_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    limits = TimeLimits(silence_s=0.2, try_s=0.5, file_s=0.8)
+    with (
+        closing(RawServer([], stays=True)) as server,
+        closing(Downloader("V8_VISION_URL", limits=limits)) as downloader,
+        pytest.raises(DataError, match=r"within 0\.8 s; got a broken connection .*, number 1\."),
+    ):
+        downloader.fetch(f"{server.url}/a", max_bytes=1_000)
+    assert server.num_connections == 1
+
+
+def test_who_waits_long_is_told_how_long_and_at_which_try(downloader: Downloader) -> None:
+    told: list[str] = []
+    with (
+        closing(RawServer([], stays=True)) as server,
+        reporting_waiting_to(told.append),
+        pytest.raises(DataError, match="must be downloaded"),
+    ):
+        downloader.map(lambda path: downloader.fetch(server.url + path, max_bytes=9), ["/data/a-2024-07.zip"])
+    words = r"waiting for a-2024-07\.zip from 127\.0\.0\.1:\d+, 0 s of at most 60 s; try 1 of 2"
+    assert re.fullmatch(words, told[0])
+    assert any(text.endswith(f"try 2 of {NUM_TRIES}") for text in told)
+
+
+def test_what_is_whole_is_content_whatever_the_headers_claim_it_to_be(downloader: Downloader) -> None:
+    """A compressed answer is not unpacked, so it cannot be a bomb; its checksum tells what it is."""
+    with closing(RawServer([answer("Content-Encoding: gzip", "Content-Length: 7")])) as server:
+        assert downloader.fetch(f"{server.url}/a", max_bytes=1_000) == b"candles"
+    with closing(RawServer([answer("X-One: a\rb", "Content-Length: abc")])) as server:
+        assert downloader.fetch(f"{server.url}/a", max_bytes=1_000) == b"candles"
+
+
+def test_the_body_of_a_redirect_is_not_read(downloader: Downloader) -> None:
+    """It has no limit, and might be compressed."""
+    endless = [answer("Location: /a", "Content-Encoding: gzip", status="302 Found", body=b""), b"x" * 65_536]
+    with (
+        closing(RawServer(endless, repeats=True)) as server,
+        pytest.raises(DataError, match="must be an address that can be requested; got Exceeded 3 redirects"),
+    ):
+        downloader.fetch(f"{server.url}/a", max_bytes=1_000)
+
+
+def test_what_is_under_way_ends_with_the_first_error_of_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At 967f431 a process waited for such a try to its end: 367 s of the 300 s that it may take."""
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    patience = RetryPolicy(num_tries=NUM_TRIES, sleep=lambda pause_s: None)
+    limits = TimeLimits(connect_s=60.0, silence_s=60.0, try_s=60.0, file_s=300.0, quiet_s=0.1)
+    drips: list[bytes | float] = [b"HTTP/1.1 200 OK\r\nX: ", *[b"x", 0.05] * 1_200]
+    with (
+        closing(RawServer([answer(status="403 No", body=b"")])) as refusing,
+        closing(RawServer(drips, stays=True)) as dripping,
+        closing(Downloader("V8_VISION_URL", patience=patience, limits=limits)) as patient,
+    ):
+        ended: list[BaseException | None] = []
+
+        def fetch(url: str) -> bytes | None:
+            if url == refusing.url:
+                while not dripping.num_connections:
+                    time.sleep(0.01)
+            try:
+                return patient.fetch(f"{url}/a", max_bytes=1_000)
+            finally:
+                ended.append(sys.exception())
+
+        with pytest.raises(DataError, match="got status 403"):
+            patient.map(fetch, [dripping.url, refusing.url])
+        patient._pool.shutdown(wait=True)
+        refused, given_up = ended
+    assert "got status 403" in str(refused)
+    assert "got a broken connection" in str(given_up)
+    assert dripping.num_connections == 1
+
+
+def test_a_try_that_was_cut_does_not_cut_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    pieces, _ = STALLED["headers that drip"]
+    limits = TimeLimits(connect_s=20.0, silence_s=20.0, try_s=2.0, file_s=60.0)
+    with closing(RawServer(list(pieces))) as server:
+
+        def mend(pause_s: float) -> None:
+            server._pieces[:] = [answer("Content-Length: 7")]
+
+        patience = RetryPolicy(num_tries=2, sleep=mend)
+        with closing(Downloader("V8_VISION_URL", patience=patience, limits=limits)) as downloader:
+            assert downloader.fetch(f"{server.url}/a", max_bytes=9) == b"candles"
+        assert server.num_connections == 2

@@ -1,0 +1,110 @@
+"""An API that speaks broken HTTP: every answer is candles or one sentence, and never a hang."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+import numpy as np
+import pytest
+from broken_http import BROKEN, LATEST_S, STALLED, RawServer, answer
+from exchange_api import NOW_S, ExchangeApi
+
+from v8.base.errors import DataError
+from v8.base.net import RetryPolicy
+from v8.data.market.series import Series
+from v8.data.market.sources.downloads import Downloader, TimeLimits
+from v8.data.market.sources.rest import MAX_ANSWER_BYTES, ApiPolicy, KlinesApi, Span, read_addresses
+
+SERIES = Series("BTCUSDT", "15m")
+LAST_S = NOW_S // 900 * 900 - 900
+SPAN = Span(SERIES, LAST_S - 9 * 900, LAST_S)
+NUM_TRIES = 2
+LIMITS = TimeLimits(connect_s=2.0, silence_s=0.2, try_s=0.4, file_s=60.0)
+
+Pieces = list[bytes | float]
+
+
+@pytest.fixture
+def downloader(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Downloader]:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    etiquette, patience = (
+        ApiPolicy(sleep=lambda _: None),
+        RetryPolicy(num_tries=NUM_TRIES, sleep=lambda _: None),
+    )
+    limits = getattr(request, "param", LIMITS)
+    with closing(Downloader("V8_REST_URL", policy=etiquette, patience=patience, limits=limits)) as opened:
+        yield opened
+
+
+def refusal(downloader: Downloader, url: str) -> str:
+    """Ask a host for candles and return the sentence that comes instead."""
+    with pytest.raises(DataError, match="BTCUSDT-15m from the exchange's API: must be answered by") as caught:
+        KlinesApi(read_addresses(url), downloader).klines(SPAN)
+    assert len(str(caught.value)) <= 600
+    assert str(caught.value).isprintable()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("pieces", BROKEN.values(), ids=BROKEN)
+def test_a_broken_answer_is_one_sentence(downloader: Downloader, pieces: Pieces) -> None:
+    with closing(RawServer(pieces)) as server:
+        assert server.url.removeprefix("http://") in refusal(downloader, server.url)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("pieces", "repeats"), STALLED.values(), ids=STALLED)
+def test_an_answer_that_never_ends_is_tried_again_and_then_a_sentence(
+    downloader: Downloader, pieces: Pieces, repeats: bool
+) -> None:
+    begun_s = time.monotonic()
+    with closing(RawServer(pieces, repeats=repeats, stays=True)) as server:
+        assert "a broken connection" in refusal(downloader, server.url)
+        assert server.num_connections == NUM_TRIES
+    assert time.monotonic() - begun_s < LATEST_S
+
+
+@pytest.mark.parametrize("downloader", [TimeLimits()], ids=["patient"], indirect=True)
+@pytest.mark.parametrize("piece", [b'[1, "2"],', b"    "], ids=["rows", "blanks"])
+def test_a_body_without_an_end_is_left_where_no_answer_is_longer(
+    downloader: Downloader, piece: bytes
+) -> None:
+    with closing(RawServer([answer(body=b"["), piece * 16_384], repeats=True)) as server:
+        assert f"more than {MAX_ANSWER_BYTES} bytes" in refusal(downloader, server.url)
+
+
+def test_a_redirect_ends_at_candles_or_in_a_sentence(
+    downloader: Downloader, exchange_api: ExchangeApi, valid_frame
+) -> None:
+    exchange_api.put(str(SERIES), valid_frame(10, 900, start_s=SPAN.first_s))
+    words = f"symbol=BTCUSDT&interval=15m&startTime={SPAN.first_s}000&endTime={SPAN.last_s}000&limit=10"
+    there = f"Location: {exchange_api.url}/api/v3/klines?{words}"
+    elsewhere = f"Location: {exchange_api.url}/login"
+    with closing(RawServer([answer(there, status="302 Found")])) as server:
+        rows = KlinesApi(read_addresses(server.url), downloader).klines(SPAN)
+    np.testing.assert_array_equal(
+        rows[["open", "high", "low", "close", "volume"]], exchange_api.frame(str(SERIES))
+    )
+    with closing(RawServer([answer(elsewhere, status="302 Found")])) as server:
+        assert "status 404" in refusal(downloader, server.url)
+
+
+def test_a_redirect_does_not_take_the_password_along(
+    downloader: Downloader, exchange_api: ExchangeApi
+) -> None:
+    exchange_api.password = ("me", "s3cr3t")
+    there = answer(f"Location: {exchange_api.url}/api/v3/klines", status="302 Found")
+    with closing(RawServer([there])) as server:
+        told = refusal(downloader, server.url.replace("://", "://me:s3cr3t@"))
+    assert "status 401" in told
+    assert "s3cr3t" not in told
+
+
+def test_an_answer_of_another_series_that_fits_is_found_by_its_times(downloader: Downloader) -> None:
+    """Nothing in a row names its symbol; of another timeframe nothing passes."""
+    opens_ms = [(SPAN.first_s + 3_600 * number) * 1_000 for number in range(2)]
+    rows = [[at, *["10.0"] * 5, at + 3_599_999, "0", 0, "0", "0", "0"] for at in opens_ms]
+    with closing(RawServer([answer(body=json.dumps(rows).encode())])) as server:
+        assert "a candle closes 900 s after it opens" in refusal(downloader, server.url)

@@ -1,0 +1,74 @@
+from importlib.util import find_spec
+
+import pytest
+
+from v8.base.errors import ProfileError
+from v8.data.market.sources.source import SOURCES, SourceKind, open_source
+
+INSTALLED = [name for name in SOURCES if name != "yfinance" or find_spec("yfinance")]
+"""All sources but one whose package is an extra; tests/annexes/sources/test_yfinance.py is of that."""
+
+
+def test_every_source_opens_under_its_own_name(tmp_path):
+    folder = {"files": tmp_path}
+    assert [open_source(name, data_dir=folder.get(name)).name for name in INSTALLED] == INSTALLED
+
+
+def test_g9_only_the_demo_market_is_not_publishable(tmp_path):
+    folder = {"files": tmp_path}
+    publishable = {name: open_source(name, data_dir=folder.get(name)).is_publishable for name in INSTALLED}
+    assert publishable == dict.fromkeys(INSTALLED, True) | {"demo": False}
+
+
+def test_an_unknown_source_names_its_nearest():
+    with pytest.raises(
+        ProfileError, match=r"live, rest, hub, yfinance, files, demo; got .visoin.\. Did you mean"
+    ):
+        open_source("visoin")
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("nonsense", "Choose one of these"),
+        ("csv", "Write --source files"),
+        ("exchange", "Did you mean vision"),
+    ],
+)
+def test_a_name_that_is_like_no_source_suggests_only_what_makes_sense(name, advice):
+    with pytest.raises(ProfileError, match=advice):
+        open_source(name)
+
+
+def test_a_folder_in_the_place_of_a_source_is_told_how_to_be_read(tmp_path):
+    with pytest.raises(ProfileError, match=f"Write --source files --data-dir {tmp_path}"):
+        open_source(str(tmp_path))
+
+
+def test_files_need_a_folder():
+    with pytest.raises(ProfileError, match=r"needs the folder .* got no --data-dir"):
+        open_source("files")
+
+
+def test_files_need_a_folder_that_exists(tmp_path):
+    with pytest.raises(ProfileError, match="nowhere, which is no folder"):
+        open_source("files", data_dir=tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("name", ["vision", "live", "rest", "hub", "yfinance", "demo"])
+def test_a_folder_without_use_is_refused_and_not_ignored(name, tmp_path):
+    with pytest.raises(ProfileError, match=f"only the source files reads a folder; got --source {name}"):
+        open_source(name, data_dir=tmp_path)
+
+
+def test_a_source_of_ones_own_is_one_line_and_unknown_again_without_it():
+    class Mine:
+        name, is_publishable = "mine", True
+
+    SOURCES.register(SourceKind("mine", "candles of one's own", "a test", Mine))
+    try:
+        assert isinstance(open_source("mine"), Mine)
+        with pytest.raises(ProfileError, match=r"files, demo, mine; got 'min'. Did you mean mine"):
+            open_source("min")
+    finally:
+        SOURCES.pop("mine")

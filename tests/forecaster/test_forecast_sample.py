@@ -1,0 +1,135 @@
+"""The sample of forecasts: true to table and model, spread over the test span's end, checked on reading."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from v8.base.errors import ArtifactError
+from v8.base.storage import write_json
+from v8.data.windows.dataset import SeriesData
+from v8.forecaster.series_artifact import SAMPLE_BARS, ForecastSample, read_sample, sample_forecasts
+
+
+def forecast_of(data: SeriesData) -> dict[str, np.ndarray]:
+    """Return forecasts that tell their window and step: window number + step / 100."""
+    anchors, horizon = data.anchors["test"], data.profile.horizon_bars
+    shapes = {task: (len(anchors), horizon, values.shape[-1]) for task, values in data.targets_NHC.items()}
+    numbers = np.arange(len(anchors))[:, None, None] + np.arange(1, horizon + 1)[None, :, None] / 100
+    return {task: np.broadcast_to(numbers, shape).astype(np.float32) for task, shape in shapes.items()}
+
+
+@pytest.fixture(scope="module")
+def data(make_profile: Callable[..., Any], make_data: Callable[..., SeriesData]) -> SeriesData:
+    return make_data(make_profile(newest_bars=1_200))
+
+
+@pytest.fixture(scope="module")
+def sample(data: SeriesData) -> ForecastSample:
+    return sample_forecasts(data, forecast_of(data))
+
+
+def test_the_sample_ends_with_the_test_span_and_tells_the_actual_values(
+    sample: ForecastSample, data: SeriesData
+) -> None:
+    end = int(data.anchors["test"][-1]) + data.profile.horizon_bars + 1
+    rows = slice(end - SAMPLE_BARS, end)
+    assert sample.open_time_s == tuple(data.table.open_time_s[rows])
+    assert np.array(sample.actual["ohlc"])[:, 3] == pytest.approx(data.table.column("close")[rows], rel=1e-6)
+    assert np.array(sample.actual["bands"])[:, 1] == pytest.approx(
+        data.table.column("bb_lower")[rows], rel=1e-6
+    )
+
+
+def test_forecasts_lie_one_horizon_apart_and_the_newest_reaches_the_end(
+    sample: ForecastSample, data: SeriesData
+) -> None:
+    horizon = data.profile.horizon_bars
+    rows = [one.last_known for one in sample.issued]
+    assert rows[-1] == SAMPLE_BARS - 1 - horizon
+    assert set(np.diff(rows)) == {horizon}
+    assert 19 <= rows[0] < 19 + horizon  # twenty candles lead in
+
+
+def test_each_forecast_is_the_one_that_was_issued_after_its_row(
+    sample: ForecastSample, data: SeriesData
+) -> None:
+    first = int(data.anchors["test"][-1]) + data.profile.horizon_bars + 1 - SAMPLE_BARS
+    for one in sample.issued:
+        window = int(np.flatnonzero(data.anchors["test"] == first + one.last_known)[0])
+        steps = np.array(one.values["volatility"])[:, 0]
+        assert steps == pytest.approx(window + np.arange(1, data.profile.horizon_bars + 1) / 100)
+
+
+def test_one_step_ahead_gives_a_forecast_for_every_bar(
+    make_profile: Callable[..., Any], make_data: Callable[..., SeriesData]
+) -> None:
+    data = make_data(make_profile("lstm_dense", horizon_bars=1, newest_bars=1_200))
+    sample = sample_forecasts(data, forecast_of(data))
+    assert [one.last_known for one in sample.issued] == list(range(19, SAMPLE_BARS - 1))
+
+
+def test_no_forecast_reaches_across_a_hole(
+    make_profile: Callable[..., Any],
+    make_table: Callable[..., Any],
+    change_table: Callable[..., Any],
+) -> None:
+    from v8.data.windows.dataset import prepare_series
+
+    profile = make_profile()
+    table = make_table(profile)
+    segment = np.zeros(len(table.open_time_s), np.int32)
+    segment[-30:] = 1  # a hole thirty rows before the end
+    data = prepare_series(change_table(table, segment=segment), profile)
+    sample = sample_forecasts(data, forecast_of(data))
+    hole = len(sample.open_time_s) - 30
+    for one in sample.issued:
+        ahead = range(one.last_known, one.last_known + profile.horizon_bars + 1)
+        assert hole not in ahead[1:]
+    assert any(one.last_known < hole for one in sample.issued)
+    assert any(one.last_known >= hole for one in sample.issued)
+
+
+def test_what_is_written_is_read_again(sample: ForecastSample, tmp_path: Path) -> None:
+    write_json(tmp_path / "forecasts.json", sample.to_json(), is_compact=True)
+    assert read_sample(tmp_path / "forecasts.json") == sample
+    assert (tmp_path / "forecasts.json").stat().st_size < 25_000
+
+
+def test_a_model_of_an_older_v8_has_none(tmp_path: Path) -> None:
+    assert read_sample(tmp_path / "forecasts.json") is None
+
+
+@pytest.mark.parametrize(
+    ("change", "got"),
+    [
+        (lambda content: content.pop("actual"), "no such key"),
+        (lambda content: content["actual"]["ohlc"].pop(), "rows and forecasts that do not fit together"),
+        (lambda content: content["actual"]["ohlc"][0].pop(), "rows and forecasts that do not fit together"),
+        (lambda content: content["forecasts"][0].update(last_known=79), "rows and forecasts that do not fit"),
+        (
+            lambda content: content["forecasts"][0]["values"].pop("bands"),
+            "rows and forecasts that do not fit",
+        ),
+        (lambda content: content["columns"]["ohlc"].reverse(), "rows and forecasts that do not fit"),
+        (lambda content: content.update(open_time_s=7), r"7 \(input should be a valid tuple\)"),
+        (
+            lambda content: content["actual"].update(ohlc=[["high"] * 4] * 80),
+            r"'high' \(input should be a valid",
+        ),
+    ],
+)
+def test_a_damaged_sample_is_refused(
+    sample: ForecastSample, tmp_path: Path, change: Callable[[dict[str, Any]], Any], got: str
+) -> None:
+    content = json.loads(json.dumps(sample.to_json()))
+    change(content)
+    write_json(tmp_path / "forecasts.json", content)
+    pattern = rf"forecasts\.json(, key \S+)?: must be a sample of forecasts of format 2; got {got}"
+    with pytest.raises(ArtifactError, match=pattern):
+        read_sample(tmp_path / "forecasts.json")

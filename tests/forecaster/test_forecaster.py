@@ -1,0 +1,543 @@
+"""Candles in, future candles out: what is accepted, what is refused, and the same numbers everywhere."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pandas as pd
+import pytest
+from evaluating import evaluate
+from forked import called
+from renamed_models import name_model
+
+from v8.base.errors import ArtifactError, DataError, ProfileError
+from v8.base.storage import digest_file
+from v8.data.features.table import compute_table
+from v8.data.market.candles import Candles
+from v8.data.market.checks import check_candles
+from v8.data.market.series import Series
+from v8.data.market.sources.demo import END_S
+from v8.data.market.sources.source import open_source
+from v8.data.windows.dataset import prepare_series, table_columns
+from v8.forecaster.forecaster import Forecaster, LeftOutWarning, SeenCandlesWarning
+from v8.profile.profile import recorded_profile
+from v8.profile.tasks import TASKS
+from v8.runs.plan import make_plan
+
+BTC = Series("BTCUSDT", "15m")
+BAR_S = 900
+COLUMNS = ["open", "high", "low", "close", "bb_upper", "bb_lower", "volatility"]
+
+# Many histories here reach into the train span; that this is told is tested in tests/api.
+pytestmark = pytest.mark.filterwarnings("ignore:.*in candles of the training")
+
+
+@pytest.fixture(scope="module")
+def loaded(trained_run: Any) -> Forecaster:
+    return Forecaster.load(trained_run.folder)
+
+
+@pytest.fixture(scope="module")
+def raw(trained_run: Any) -> pd.DataFrame:
+    """Raw candles as users have them: open times in milliseconds as a column."""
+    frame = trained_run.candles.to_frame().reset_index()
+    frame["open_time"] = trained_run.candles.open_time_s * 1_000
+    return frame
+
+
+@pytest.mark.tf
+def test_a_forecast_covers_the_bars_after_the_newest_candle(loaded: Forecaster, raw: pd.DataFrame) -> None:
+    forecast = loaded.predict(raw)
+    # The demo market's newest candle opens a bar before its end, 2025-01-01T00:00Z.
+    assert [str(time) for time in forecast.index] == [
+        "2025-01-01 00:00:00+00:00",
+        "2025-01-01 00:15:00+00:00",
+        "2025-01-01 00:30:00+00:00",
+    ]
+    assert forecast.index.name == "open_time"
+    assert list(forecast.columns) == COLUMNS
+    assert (forecast.dtypes == np.float64).all()
+    assert (forecast["low"] <= forecast[["open", "close"]].min(axis=1)).all()
+    assert (forecast["high"] >= forecast[["open", "close"]].max(axis=1)).all()
+    # Price units: an hour of this market moves a few per cent at most.
+    assert np.allclose(forecast["close"], raw["close"].iloc[-1], rtol=0.1)
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize("form", ["seconds", "microseconds", "text", "index", "naive index", "shuffled"])
+def test_every_way_to_write_the_same_candles_gives_the_same_forecast(
+    form: str, loaded: Forecaster, raw: pd.DataFrame, trained_run: Any
+) -> None:
+    frame = raw.copy()
+    if form == "seconds":
+        frame["open_time"] //= 1_000
+    if form == "microseconds":
+        frame["open_time"] *= 1_000
+    if form == "text":
+        frame["open_time"] = pd.to_datetime(frame["open_time"], unit="ms").astype(str)
+    if form == "index":
+        frame = trained_run.candles.to_frame()
+    if form == "naive index":
+        frame = trained_run.candles.to_frame().tz_localize(None)
+    if form == "shuffled":
+        frame = pd.concat([frame, frame.tail(3)]).sample(frac=1, random_state=1)
+    pd.testing.assert_frame_equal(
+        loaded.predict(frame), loaded.predict(trained_run.candles), check_exact=True, check_freq=False
+    )
+
+
+@pytest.mark.tf
+def test_a_band_below_zero_is_refused_and_never_printed(loaded: Forecaster, raw: pd.DataFrame) -> None:
+    wild = raw.copy()
+    wild.loc[wild.index[-1], ["open", "high", "low", "close"]] *= 7  # less than what is refused as a leap
+    # Of nineteen closes at 1 and one at 7 the mean is 1.3 and the deviation 1.34: -1.38 times some 93,800.
+    refusal = r"above zero, .* got bb_lower -129[0-9.]+ for the bar at 2024-12-31T23:45:00Z\. "
+    with pytest.raises(DataError, match=refusal) as caught:
+        loaded.predict(wild)
+    # What mends candles of the exchange's API is of no use to a frame.
+    assert str(caught.value).endswith("write all prices in one unit, or give only the candles after it.")
+    with pytest.raises(DataError, match="above zero"):
+        loaded.forecast_history(wild, start="2025-01-01T00:00")
+    live = check_candles(wild, loaded.series, source="live")
+    with pytest.raises(DataError, match=refusal + r"Look for a leap .*, run `.* --accept-revision`\."):
+        loaded.predict(live)
+    archived = check_candles(wild, loaded.series, source="vision")
+    with pytest.raises(DataError, match=refusal + r"Look for a leap in the candles before it\.$"):
+        loaded.predict(archived)
+
+
+@pytest.mark.tf
+def test_a_history_leaves_out_the_windows_across_a_leap_and_counts_them(
+    loaded: Forecaster, raw: pd.DataFrame, trained_run: Any
+) -> None:
+    wild = raw.copy()
+    wild.loc[wild.index[400:], ["open", "high", "low", "close"]] *= 7
+    start = pd.Timestamp(int(trained_run.candles.open_time_s[300]), unit="s", tz="UTC")
+    with pytest.warns() as told:
+        history = loaded.forecast_history(wild, start=start)
+    (said,) = [str(one.message) for one in told if one.category is LeftOutWarning]
+    assert [one.filename for one in told] == [__file__, __file__]
+    # Issued from the close of bar 299 on, the last of 700: 401 windows.
+    match = re.fullmatch(
+        r"BTCUSDT-15m: (\d+) of 401 windows, issued from (\S+) to (\S+), lie across a leap of the candles "
+        r"and are left out: bb_lower -\d+\.?\d* for the bar at \S+",
+        said,
+    )
+    assert match, said
+    num_left_out = int(match[1])
+    issued = history.index.unique("issued_at")
+    assert len(issued) == 401 - num_left_out and num_left_out >= loaded.lookback_bars
+    first, last = (pd.Timestamp(match[group]) for group in (2, 3))
+    assert first == pd.Timestamp(int(trained_run.candles.open_time_s[400]) + 900, unit="s", tz="UTC")
+    assert not ((issued >= first) & (issued <= last)).any()
+    # Before the leap they are what they are without it.
+    with pytest.warns(SeenCandlesWarning, match="in candles of the training"):
+        whole = loaded.forecast_history(raw, start=start, end=first - pd.Timedelta("15min"))
+    same = history[history.index.get_level_values("issued_at") < first]
+    pd.testing.assert_frame_equal(same, whole, check_exact=True, check_freq=False)
+    prices = history[[name for name in history if "volatility" not in str(name)]]
+    assert (prices > 0).all(axis=None)
+    with pytest.warns(LeftOutWarning, match="of 401 windows"):
+        frame = loaded.forecast_history(wild, start=start, as_frame=True)
+    ahead = frame.set_index("usable_from")["close_ahead_1"]
+    assert ahead[first:last].isna().all() and ahead[issued].notna().all()
+
+
+@pytest.mark.tf
+def test_the_evaluated_numbers_of_the_run_come_back_to_the_bit(loaded: Forecaster, trained_run: Any) -> None:
+    """The run's evaluation is rebuilt from the loaded file: sums of errors differ by any single bit."""
+    profile = trained_run.profile
+    data = prepare_series(compute_table(trained_run.candles, table_columns(profile)), profile)
+    again = evaluate(data, loaded.forecast(data.spans["test"].raw_windows()))
+    assert again.to_json() == loaded.metadata["evaluation"]
+
+
+@pytest.mark.tf
+def test_each_forecast_of_a_history_is_the_one_made_at_its_time(loaded: Forecaster, trained_run: Any) -> None:
+    history = loaded.forecast_history(trained_run.candles)
+    # 700 candles less warm-up and all but one row of the first window: one forecast each.
+    num_forecasts = 700 - loaded.warmup_bars - 19
+    assert len(history) == 3 * num_forecasts
+    assert history.index.names == ["issued_at", "step", "open_time"]
+    for back in (0, 1, 63, 64, 200, num_forecasts - 1):
+        known = trained_run.candles.newest(700, end_s=int(trained_run.candles.open_time_s[-1 - back]))
+        alone = loaded.predict(known)
+        block = history.xs(alone.index[0], level="issued_at").droplevel("step")
+        pd.testing.assert_frame_equal(block, alone, check_exact=True, check_freq=False)
+
+
+@pytest.mark.tf
+def test_a_history_can_be_thinned_and_cut_by_the_time_of_issue(loaded: Forecaster, trained_run: Any) -> None:
+    whole = loaded.forecast_history(trained_run.candles)
+    part = loaded.forecast_history(
+        trained_run.candles, stride=4, start="2024-12-31T12:00", end="2024-12-31T18:00+00:00"
+    )
+    issued = part.index.get_level_values("issued_at").unique()
+    # 12:00 to 18:00 holds 25 forecasts a quarter of an hour apart; every fourth is one an hour.
+    assert [time.strftime("%H:%M") for time in issued] == [f"{hour}:00" for hour in range(12, 19)]
+    pd.testing.assert_frame_equal(part, whole.loc[part.index], check_exact=True)
+    assert list(part.index.get_level_values("step")[:4]) == [1, 2, 3, 1]
+
+
+@pytest.mark.tf
+def test_a_history_as_a_frame_stands_beside_the_candle_at_whose_close_it_was_issued(
+    loaded: Forecaster, trained_run: Any
+) -> None:
+    whole, candles = loaded.forecast_history(trained_run.candles), trained_run.candles.to_frame()
+    frame = loaded.forecast_history(trained_run.candles, as_frame=True)
+    pd.testing.assert_frame_equal(frame[candles.columns], candles, check_exact=True)
+    assert (frame["usable_from"] == frame.index + pd.Timedelta("15min")).all()
+    for number in (loaded.warmup_bars + 19, 400, 699):
+        issued = whole.xs(frame["usable_from"].iloc[number], level="issued_at").droplevel("open_time")
+        for step, name in ((1, "close"), (3, "close"), (2, "volatility")):
+            assert frame[f"{name}_ahead_{step}"].iloc[number] == issued.loc[step, name]
+    # One for each candle behind the warm-up and the first window.
+    assert frame["close_ahead_1"].isna().sum() == loaded.warmup_bars + 19
+    assert frame.filter(like="_ahead_").shape[1] == 3 * whole.shape[1]
+
+
+@pytest.mark.tf
+def test_later_candles_change_no_row_of_a_frame(loaded: Forecaster, trained_run: Any) -> None:
+    whole = loaded.forecast_history(trained_run.candles, as_frame=True)
+    known = trained_run.candles.newest(600, end_s=int(trained_run.candles.open_time_s[-101]))
+    part = loaded.forecast_history(known, as_frame=True)
+    pd.testing.assert_frame_equal(part, whole.loc[part.index], check_exact=True, check_freq=False)
+
+
+@pytest.mark.tf
+def test_a_thinned_frame_keeps_every_candle(loaded: Forecaster, trained_run: Any) -> None:
+    frame = loaded.forecast_history(trained_run.candles, as_frame=True, stride=4, start="2024-12-31T12:00")
+    assert len(frame) == 700
+    issued = frame.dropna(subset="close_ahead_1")["usable_from"]
+    assert [f"{time:%H:%M}" for time in issued[:3]] == ["12:00", "13:00", "14:00"]
+
+
+def with_hole(candles: Candles, first: int, num_missing: int) -> pd.DataFrame:
+    frame = candles.to_frame()
+    return frame.drop(frame.index[first : first + num_missing])
+
+
+@pytest.mark.tf
+def test_a_history_leaves_out_windows_across_a_hole(loaded: Forecaster, trained_run: Any) -> None:
+    history = loaded.forecast_history(with_hole(trained_run.candles, 350, 2))
+    whole = loaded.forecast_history(trained_run.candles)
+    before = history[history.index.get_level_values("issued_at") <= trained_run.candles.to_frame().index[350]]
+    pd.testing.assert_frame_equal(before, whole.loc[before.index], check_exact=True)
+    # Both pieces lose warm-up and first window: 350 and 348 candles remain instead of 700.
+    assert len(history) == 3 * (700 - 2 - 2 * (loaded.warmup_bars + 19))
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"stride": 0}, "a stride is at least 1 window; got 0"),
+        ({"start": "2026-01-01"}, "between start and end; got forecasts issued from 2024-12-.* only"),
+    ],
+)
+def test_a_back_test_without_a_window_is_refused(
+    options: dict[str, Any], match: str, loaded: Forecaster, trained_run: Any
+) -> None:
+    with pytest.raises(DataError, match=match):
+        loaded.forecast_history(trained_run.candles, **options)
+
+
+@pytest.mark.tf
+def test_the_fewest_candles_are_lookback_and_warm_up(loaded: Forecaster, raw: pd.DataFrame) -> None:
+    needed = loaded.needed_bars
+    assert needed == 20 + loaded.warmup_bars
+    enough = loaded.predict(raw.tail(needed))
+    # Averages without end have forgotten what lies before, but for one part in a million.
+    np.testing.assert_allclose(enough, loaded.predict(raw), rtol=1e-5)
+    with pytest.raises(
+        DataError,
+        match=rf"BTCUSDT-15m: needs {needed} unbroken candles at the end "
+        rf"\(20 lookback \+ {needed - 20} warm-up\); got {needed - 1}\.",
+    ):
+        loaded.predict(raw.tail(needed - 1))
+
+
+@pytest.mark.tf
+def test_a_hole_in_the_needed_rows_is_refused_and_placed(loaded: Forecaster, trained_run: Any) -> None:
+    # Row 600 of 700 is missing; the next one opens 99 bars before 00:00, at 23:15 two days before.
+    with pytest.raises(
+        DataError, match=r"unbroken candles .*; got 99 after the hole that ends at 2024-12-30T23:15:00Z\."
+    ):
+        loaded.predict(with_hole(trained_run.candles, 600, 1))
+
+
+@pytest.mark.tf
+def test_the_running_bar_is_not_known_yet(loaded: Forecaster, raw: pd.DataFrame) -> None:
+    almost_closed_s = END_S - 1
+    cut = loaded.predict(raw.iloc[:-1])
+    pd.testing.assert_frame_equal(loaded.predict(raw, now_s=almost_closed_s), cut, check_exact=True)
+
+
+@pytest.mark.tf
+def test_a_newest_candle_that_cannot_be_used_is_refused_by_its_row_and_values(
+    loaded: Forecaster, raw: pd.DataFrame
+) -> None:
+    broken = raw.copy()
+    broken.loc[len(raw) - 1, "high"] = 1e-6
+    for call in (loaded.predict, loaded.forecast_history):
+        with pytest.raises(
+            DataError,
+            match=r"BTCUSDT-15m from a frame: a forecast starts after the newest candle, .* got row 700 of "
+            r"2024-12-31T23:45:00Z: low <= open, close <= high violated \(open .*, high 1e-06, low ",
+        ):
+            call(broken)
+    inner = raw.copy()
+    inner.loc[100, "high"] = 1e-6
+    assert len(loaded.predict(inner)) == 3
+
+
+@pytest.mark.tf
+def test_the_age_of_the_newest_candle_is_checked_when_asked_for(
+    loaded: Forecaster, raw: pd.DataFrame
+) -> None:
+    loaded.predict(raw, now_s=END_S + 4 * BAR_S - 1, max_age_bars=3)
+    with pytest.raises(
+        DataError,
+        match=r"at most 3 bars may have closed after the newest candle; got 4 bars between its close at "
+        r"2025-01-01T00:00:00Z and now, 2025-01-01T01:00:00Z",
+    ):
+        loaded.predict(raw, now_s=END_S + 4 * BAR_S, max_age_bars=3)
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize("timeframe", ["1h", "5m"])
+def test_candles_of_another_timeframe_are_refused(timeframe: str, loaded: Forecaster) -> None:
+    other = open_source("demo").candles(Series("BTCUSDT", timeframe), 700).to_frame()
+    other.attrs.clear()
+    with pytest.raises(
+        DataError,
+        match=rf"BTCUSDT-15m .*candles that open 900 s apart \(15m\); got rows .* apart \({timeframe}\)",
+    ):
+        loaded.predict(other)
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize(
+    ("key", "value", "got"),
+    [
+        ("symbol", "ETHUSDT", "symbol ETHUSDT"),
+        ("timeframe", "1h", "timeframe 1h"),
+        ("series", "BTCUSDT-1h", "series BTCUSDT-1h"),
+    ],
+)
+def test_a_frame_that_names_another_series_is_refused(
+    key: str, value: str, got: str, loaded: Forecaster, raw: pd.DataFrame
+) -> None:
+    in_attrs = raw.copy()
+    in_attrs.attrs[key] = value
+    for frame in (raw.assign(**{key: value}), in_attrs):
+        with pytest.raises(DataError, match=rf"reads candles of its own series; got {got}\."):
+            loaded.predict(frame)
+
+
+@pytest.mark.tf
+def test_a_frame_may_name_its_own_series(loaded: Forecaster, raw: pd.DataFrame) -> None:
+    named = raw.assign(symbol="BTC/USDT", timeframe="15m")
+    pd.testing.assert_frame_equal(loaded.predict(named), loaded.predict(raw), check_exact=True)
+
+
+@pytest.mark.tf
+def test_checked_candles_of_another_series_are_refused(loaded: Forecaster) -> None:
+    with pytest.raises(DataError, match="reads candles of its own series; got ETHUSDT-15m"):
+        loaded.predict(open_source("demo").candles(Series("ETHUSDT", "15m"), 30))
+
+
+@pytest.mark.tf
+def test_a_frame_without_times_is_refused_and_one_without_an_unused_volume_is_not(
+    loaded: Forecaster, raw: pd.DataFrame
+) -> None:
+    with pytest.raises(DataError, match=r"needs one column open_time \(or .*; got none among open, high"):
+        loaded.predict(raw.drop(columns="open_time"))
+    without = loaded.predict(raw.drop(columns="volume"))
+    pd.testing.assert_frame_equal(without, loaded.predict(raw))
+
+
+@pytest.mark.tf
+def test_what_an_exchange_library_returns_is_read_as_a_frame(loaded: Forecaster, raw: pd.DataFrame) -> None:
+    expected = loaded.predict(raw)
+    rows = raw[["open_time", "open", "high", "low", "close", "volume"]].to_numpy().tolist()
+    for given in (rows, raw.to_dict("records"), raw.to_dict("list")):
+        pd.testing.assert_frame_equal(loaded.predict(given), expected)
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize("shape", [(20, 12), (1, 19, 12), (1, 20, 11), (0, 20, 12)])
+def test_windows_of_another_shape_are_refused(shape: tuple[int, ...], loaded: Forecaster) -> None:
+    with pytest.raises(DataError, match=r"windows have the shape \(N, 20 bars, 12 features\)"):
+        loaded.forecast(np.ones(shape, np.float32))
+
+
+ONE_TASK = {"columns": ["open"], "unit": "quote currency"}
+ASTROLOGY = {"name": "astrology", "definition": "astrology: the stars"}
+
+
+def changed_copy(folder: Path, target: Path, **changes: Any) -> Path:
+    shutil.copytree(folder, target)
+    metadata = json.loads((target / "metadata.json").read_text())
+    (target / "metadata.json").write_text(json.dumps(metadata | changes))
+    return target
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        (
+            {"lookback_bars": 21},
+            r"must take and give what metadata\.json says: \(21, 12\) .*; got \(20, 12\)",
+        ),
+        ({"horizon_bars": 4}, r"must take and give what metadata\.json says"),
+        ({"tasks": {"ohlc": ONE_TASK}}, r"must take and give what metadata\.json says"),
+        ({"series": "../x"}, r"metadata\.json, key series: must be as v8 wrote it"),
+        ({"features": "close"}, r"metadata\.json, key features: must be as v8 wrote it; got 'close'"),
+        ({"features": [ASTROLOGY]}, r"key features: must be as v8 wrote it; got .*'astrology' is no feature"),
+        ({"lookback_bars": None}, r"metadata\.json, key lookback_bars: must be as v8 wrote it; got None"),
+    ],
+)
+def test_metadata_that_does_not_fit_is_refused(
+    changes: dict[str, Any], match: str, tmp_path: Path, trained_run: Any
+) -> None:
+    with pytest.raises(ArtifactError, match=match):
+        Forecaster.load(changed_copy(trained_run.folder, tmp_path / "bad", **changes))
+
+
+@pytest.mark.tf
+def test_a_feature_that_is_computed_otherwise_now_is_refused(tmp_path: Path, trained_run: Any) -> None:
+    features = json.loads((trained_run.folder / "metadata.json").read_text())["features"]
+    rsi = next(feature for feature in features if feature["name"] == "rsi")
+    rsi["digest"] = "0" * 64
+    with pytest.raises(ArtifactError, match=r"feature rsi: this v8 computes it as .*got another formula"):
+        Forecaster.load(changed_copy(trained_run.folder, tmp_path / "bad", features=features))
+
+
+@pytest.mark.tf
+def test_an_artefact_of_before_there_was_a_readme_still_loads(
+    tmp_path: Path, trained_run: Any, loaded: Forecaster, raw: pd.DataFrame
+) -> None:
+    metadata = json.loads((trained_run.folder / "metadata.json").read_text())
+    features = [{key: one[key] for key in ("name", "kind", "definition")} for one in metadata["features"]]
+    old = changed_copy(trained_run.folder, tmp_path / "old", features=features)
+    (old / "README.md").unlink()
+    (old / "forecasts.json").unlink()
+    pd.testing.assert_frame_equal(Forecaster.load(old).predict(raw), loaded.predict(raw), check_exact=True)
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize("kind", ["shrink", "blend"])
+def test_a_model_of_a_calibration_that_is_not_trained_any_more_still_forecasts(
+    tmp_path: Path, trained_run: Any, loaded: Forecaster, raw: pd.DataFrame, kind: str
+) -> None:
+    metadata = json.loads((trained_run.folder / "metadata.json").read_text())
+    content = metadata["profile"] | {"calibration": kind}
+    profile = recorded_profile(content, where="a test")
+    factors = [{"task": task, "factors": [0.5, 0.25, 0.0], "anchor": "constant"} for task in content["tasks"]]
+    changes = {"profile": content, "profile_digest": profile.digest}
+    changes["calibration"] = {"kind": kind, "tasks": factors}
+    old = Forecaster.load(changed_copy(trained_run.folder, tmp_path / "old", **changes))
+    pd.testing.assert_frame_equal(old.predict(raw), loaded.predict(raw), check_exact=True)
+    with pytest.raises(ProfileError, match=f"'ensemble' or 'none' to be trained; .* got '{kind}'"):
+        make_plan(profile, [Series("BTCUSDT", "15m")], tmp_path / "none")
+
+
+@pytest.mark.tf
+def test_the_tables_that_metadata_tell_of_are_needed_beside_the_candles(
+    tmp_path: Path, trained_run: Any, loaded: Forecaster, raw: pd.DataFrame
+) -> None:
+    table = {"file": "rates.csv", "time": "time", "columns": ["rate"], "available_after_s": 0, "max_age_s": 1}
+    profile = {"name": "tiny", "covariates": [table]}
+    copy = Forecaster.load(changed_copy(trained_run.folder, tmp_path / "copy", profile=profile))
+    assert copy.companions()
+    assert not loaded.companions()
+    with pytest.raises(DataError, match=r"rates\.csv: needs a table with the columns time, rate"):
+        copy.predict(raw, covariates={"rates.csv": pd.DataFrame({"time": [1_700_000_000]})})
+
+
+def test_all_columns_of_all_tasks_are_forecast() -> None:
+    assert [column for task in TASKS.values() for column in task.columns] == COLUMNS
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"bar_s": 60}, r"a contradiction in bar_s\."),
+        ({"series": "BTCUSDT-1h"}, r"a contradiction in bar_s\."),
+        ({"profile": {"name": "tiny", "lookback_bars": 7}}, r"a contradiction in profile\.lookback_bars\."),
+        ({"profile": {"name": "tiny", "features": ["close"]}}, r"a contradiction in profile\.features\."),
+        ({"profile": {"name": "../x"}}, r"key profile\.name: must be as v8 wrote it"),
+        ({"profile": "tiny"}, r"key profile: must be as v8 wrote it"),
+    ],
+)
+def test_metadata_that_contradict_themselves_are_refused(
+    changes: dict[str, Any], match: str, tmp_path: Path, trained_run: Any
+) -> None:
+    with pytest.raises(ArtifactError, match=match):
+        Forecaster.load(changed_copy(trained_run.folder, tmp_path / "bad", **changes))
+
+
+OTHER = {"series": "ETHUSDT-1h", "bar_s": 3_600}
+
+
+@pytest.mark.tf
+def test_a_model_under_another_name_is_refused_whatever_its_metadata_say(
+    tmp_path: Path, trained_run: Any
+) -> None:
+    renamed = changed_copy(trained_run.folder, tmp_path / "ETHUSDT-1h", **OTHER)
+    told = r"model\.keras: must be the model of ETHUSDT-1h, .* got one that was made for BTCUSDT-15m\."
+    with pytest.raises(ArtifactError, match=told):
+        Forecaster.load(renamed)
+
+
+@pytest.mark.tf
+def test_a_model_from_before_files_named_their_series_is_still_one(tmp_path: Path, trained_run: Any) -> None:
+    folder = changed_copy(trained_run.folder, tmp_path / "old")
+    name_model(folder, None)
+    old, new = (Forecaster.load(each).predict(trained_run.candles) for each in (folder, trained_run.folder))
+    pd.testing.assert_frame_equal(old, new)
+
+
+def poisoned(trained_run: Any, folder: Path, value: float) -> Path:
+    """Copy an artefact with one number among its weights replaced, and a digest that fits."""
+    shutil.copytree(trained_run.folder, folder)
+    model = keras.saving.load_model(folder / "model.keras", compile=False)
+    kernels = [weights for weights in model.trainable_variables if len(weights.shape) == 2]
+    kernels[0].assign(np.full(kernels[0].shape, value, np.float32))
+    model.save(folder / "model.keras")
+    content = json.loads((folder / "metadata.json").read_text())
+    content["model_sha256"] = digest_file(folder / "model.keras")
+    (folder / "metadata.json").write_text(json.dumps(content))
+    return folder
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_forecast_that_is_no_number_is_refused(value: float, tmp_path: Path, trained_run: Any) -> None:
+    poisonous = Forecaster.load(poisoned(trained_run, tmp_path / "bad", value))
+    with pytest.raises(ArtifactError, match=r"model\.keras: must forecast finite numbers"):
+        poisonous.predict(trained_run.candles)
+    with pytest.raises(ArtifactError, match=r"model\.keras: must forecast finite numbers"):
+        poisonous.forecast_history(trained_run.candles, stride=50)
+
+
+@pytest.mark.tf
+@pytest.mark.process
+@pytest.mark.parametrize("form", ["table", "csv", "json"])
+def test_no_command_prints_a_forecast_that_is_no_number(form: str, tmp_path: Path, trained_run: Any) -> None:
+    folder = poisoned(trained_run, tmp_path / "bad", np.nan)
+    files = ("--source", "files", "--data-dir", trained_run.candles_dir)
+    done = called("predict", folder, *files, "--allow-old", "--format", form, tf=True)
+    assert done.returncode == 3
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    assert "must forecast finite numbers from finite candles" in done.stderr.splitlines()[-1]

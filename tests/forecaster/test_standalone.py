@@ -1,0 +1,179 @@
+"""`features.py` without v8 computes what the feature store computes."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from v8.data.features.store import FeatureStore
+from v8.data.market.candles import Candles
+from v8.data.market.checks import check_candles
+from v8.data.market.companions import Companions
+from v8.data.market.series import Series
+from v8.forecaster.standalone import StandaloneSpec, features_code, obstacle
+from v8.profile.indicators import FEATURES, covariate_inputs, warmup_bars
+from v8.profile.profile import load_profile, profile_names
+from v8.profile.tasks import TASKS
+
+SERIES = Series("ETHUSDT", "15m")
+EVERY = tuple(FEATURES)
+LATER = "2030-01-01"
+
+
+def frame_of(rng: np.random.Generator, num_rows: int = 700, bar_s: int = 900) -> pd.DataFrame:
+    """Draw candles with wild hours, with 30 bars in which nothing moves or is traded."""
+    size = np.where(rng.random(num_rows) < 0.1, 0.03, 0.002)
+    size[300:330] = 0.0
+    close = 1e-5 * np.exp(np.cumsum(rng.normal(0.0, 1.0, num_rows) * size))
+    opened = np.concatenate([close[:1], close[:-1]])
+    return pd.DataFrame(
+        {
+            "open_time": 1_700_000_100 + bar_s * np.arange(num_rows),
+            "open": opened,
+            "high": np.maximum(opened, close) * (1.0 + size * rng.random(num_rows)),
+            "low": np.minimum(opened, close) * (1.0 - size * rng.random(num_rows)),
+            "close": close,
+            "volume": rng.gamma(2.0, 10.0, num_rows) * (size > 0.0),
+        }
+    )
+
+
+def checked(frame: pd.DataFrame, series: Series = SERIES) -> Candles:
+    return check_candles(frame, series, source="files")
+
+
+def module_of(features: tuple[str, ...], lookback_bars: int = 20) -> Any:
+    tasks = {name: task.columns for name, task in TASKS.items()}
+    spec = StandaloneSpec("mine", features, lookback_bars, 2, tasks, (0.05, 0.5, 0.95))
+    module = ModuleType("features")
+    exec(compile(features_code(spec), "features.py", "exec"), vars(module))
+    return module
+
+
+def assert_equal_to_the_store(inputs: pd.DataFrame, candles: Candles, folder: Path) -> None:
+    table = FeatureStore(folder).table(candles, tuple(inputs.columns))
+    newest = table.segment == table.segment[-1]  # the file leaves out what lies before a gap
+    opens = pd.to_datetime(table.open_time_s[newest], unit="s", utc=True)
+    assert list(inputs.index) == list(opens)
+    assert (inputs.dtypes == np.float32).all()
+    stored = table.select(tuple(inputs.columns))[newest]
+    np.testing.assert_allclose(inputs.to_numpy(), stored, rtol=1e-6, atol=0.0)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_every_feature_is_that_of_the_store(seed: int, tmp_path: Path) -> None:
+    frame = frame_of(np.random.default_rng(seed))
+    assert_equal_to_the_store(module_of(EVERY).compute(frame, now=LATER), checked(frame), tmp_path)
+
+
+def test_rolled_columns_lack_the_sign_as_their_sentences_say(tmp_path: Path) -> None:
+    frame = frame_of(np.random.default_rng(4))
+    middle = module_of(("rolled_middle_1",)).compute(frame, now=LATER)["rolled_middle_1"]
+    newest = frame["close"].rolling(20).apply(lambda closes: (closes.iloc[1:].sum() + closes.iloc[-1]) / 20)
+    distance = (newest - frame["close"]).iloc[-len(middle) :]
+    assert (middle >= 0).all()
+    assert (distance < 0).any()
+    assert "without its sign" in FEATURES["rolled_middle_1"].sentence
+
+
+def test_after_a_gap_only_later_candles_count(tmp_path: Path) -> None:
+    frame = frame_of(np.random.default_rng(5)).drop(index=range(350, 353))
+    assert_equal_to_the_store(module_of(EVERY).compute(frame, now=LATER), checked(frame), tmp_path)
+
+
+def test_other_series_and_tables_are_read_too(tmp_path: Path) -> None:
+    rng = np.random.default_rng(6)
+    frame = frame_of(rng)
+    bitcoin = frame_of(rng, 700).assign(open_time=frame["open_time"])
+    bitcoin = bitcoin.drop(index=[100])
+    names = ("close", "range_5", "BTCUSDT.close", "BTCUSDT.rolled_middle_3", "BTCUSDT.rsi")
+    companions = Companions(covariate_inputs(names), in_memory={"BTCUSDT": bitcoin})
+    joined = companions.joined(checked(frame))
+    inputs = module_of(names).compute(frame, {"BTCUSDT": bitcoin}, now=LATER)
+    assert_equal_to_the_store(inputs, joined, tmp_path)
+    module = module_of(("close", "csv.rate"))
+    rated = frame.assign(**{"csv.rate": np.where(frame.index == 400, np.nan, -0.5)})
+    assert len(module.compute(rated, now=LATER)) == 299  # row 400 is left out, like a gap
+    with pytest.raises(ValueError, match="the models also read candles of BTCUSDT"):
+        module_of(names).compute(frame, now=LATER)
+
+
+def test_every_shipped_profile_has_a_file_that_imports_numpy_and_pandas_alone() -> None:
+    for name in profile_names():
+        profile = load_profile(name)
+        assert obstacle(profile.features) == ""
+        spec = StandaloneSpec(name, profile.features, profile.lookback_bars, profile.horizon_bars, {}, ())
+        tree = ast.parse(features_code(spec))
+        imported = {
+            (node.module or "") if isinstance(node, ast.ImportFrom) else node.names[0].name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Import | ast.ImportFrom)
+        }
+        assert imported <= {"numpy", "pandas", "functools", "typing", "collections.abc"}
+        module = module_of(profile.features)
+        assert warmup_bars(profile.features) == module.WARMUP_BARS
+
+
+def test_open_times_may_be_text_times_or_numbers_and_rows_in_any_order() -> None:
+    frame = frame_of(np.random.default_rng(7))
+    module = module_of(("close", "day_sin_1"))
+    expected = module.compute(frame, now=LATER)
+    times = pd.to_datetime(frame["open_time"], unit="s", utc=True)
+    for other in (
+        frame.assign(open_time=frame["open_time"] * 1_000),
+        frame.assign(open_time=times.dt.strftime("%Y-%m-%d %H:%M:%S")),
+        frame.assign(open_time=times).set_index("open_time"),
+        frame.iloc[::-1],
+    ):
+        pd.testing.assert_frame_equal(module.compute(other, now=LATER), expected, check_index_type=False)
+
+
+def test_a_candle_that_is_open_is_left_out() -> None:
+    frame = frame_of(np.random.default_rng(8))
+    newest = pd.Timestamp(int(frame["open_time"].iloc[-1]), unit="s", tz="UTC")
+    module = module_of(("close",))
+    assert module.compute(frame, now=newest).index[-1] == newest - pd.Timedelta(minutes=15)
+    assert module.compute(frame, now=newest + pd.Timedelta(minutes=15)).index[-1] == newest
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda frame: frame.drop(columns="close"), "needs the columns close; lacks close"),
+        (lambda frame: frame.assign(close=-1.0), "close has values that are not numbers above zero"),
+        (lambda frame: pd.concat([frame, frame.tail(1)]), "an open time occurs twice"),
+        (lambda frame: frame.head(10), "needs 20 closed candles without a gap at the end; got 10"),
+        (lambda frame: frame.head(1), "got 0"),
+        (lambda frame: frame.drop(columns="open_time"), "needs a column open_time"),
+    ],
+)
+def test_candles_that_cannot_be_used_are_refused(change: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        module_of(("close",)).compute(change(frame_of(np.random.default_rng(9))), now=LATER)
+
+
+def test_outputs_become_a_table_of_the_coming_bars() -> None:
+    module = module_of(("close",))
+    inputs = module.compute(frame_of(np.random.default_rng(10)), now=LATER)
+    assert module.window(inputs).shape == (1, 20, 1)
+    outputs: dict[str, Any] = {}
+    for task, definition in TASKS.items():
+        num_columns = len(definition.columns)
+        outputs[task] = np.arange(2.0 * num_columns).reshape(1, 2, num_columns)
+        outputs[f"{task}_quantiles"] = np.arange(6.0 * num_columns).reshape(1, 2, 3, num_columns)
+    table = module.forecast_table(outputs, inputs)
+    assert table.index[0] == inputs.index[-1] + pd.Timedelta(minutes=15)
+    assert table["close"].tolist() == [3.0, 7.0]
+    assert table["close_q95"].tolist() == [11.0, 23.0]  # (step * 3 levels + level 2) * 4 columns + column 3
+    assert "close_q50" not in table.columns
+
+
+def test_features_of_packages_and_plugins_have_no_file() -> None:
+    assert obstacle(["close", "BTCUSDT.ta.rsi"]) == "BTCUSDT.ta.rsi is computed by the package ta"
+    assert obstacle(["no_such_feature"]) == "no_such_feature is computed by a plug-in"

@@ -1,0 +1,214 @@
+"""The two formulas of `calibration: ensemble`, and who has how much say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from v8.data.features.table import FeatureTable, compute_table
+from v8.data.market.series import Series
+from v8.data.market.sources.demo import DemoSource
+from v8.data.windows.dataset import SeriesData, prepare_series, table_columns
+from v8.data.windows.span import Span
+from v8.model.baselines.ranges import (
+    MEMBERS,
+    RangeFormula,
+    RangeTerms,
+    fit_ensemble,
+    fit_log_ranges,
+    fit_shares,
+    mirrored_path_quantiles,
+    mix,
+    path_quantiles,
+    range_terms,
+    resampled_bars,
+)
+from v8.profile.profile import Profile, load_profile
+from v8.profile.tasks import TASKS
+
+
+@pytest.fixture
+def data(make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]) -> SeriesData:
+    return make_data(make_profile("dense_newest", calibration="ensemble"))
+
+
+@pytest.fixture
+def ensemble(data: SeriesData) -> RangeFormula:
+    return fit_ensemble(data.spans["train"])
+
+
+def test_a_window_tells_its_own_ranges_and_features_the_longer_ones(
+    make_profile: Callable[..., Profile],
+) -> None:
+    known = range_terms(make_profile("dense_newest"))
+    assert (known.from_candles, known.from_features) == ((1, 5, 20), ())
+    longer = ("recent_range", "range_60", "range_240", "range_5", "day_sin_1")
+    known = range_terms(make_profile("dense_newest", features=("open", "high", "low", "close", *longer)))
+    assert (known.from_candles, known.from_features, known.waves) == ((1, 5, 20), (60, 240), ("day_sin_1",))
+
+
+def test_what_does_not_know_the_level_goes_back_to_that_of_the_train_span_by_half() -> None:
+    rng = np.random.default_rng(3)
+    drawn_WL = rng.normal(size=(200, 5))
+    terms_WL = np.concatenate([np.ones((200, 1)), drawn_WL[:, 1:]], axis=1)
+    actual_L1 = np.array([[-2.0], [0.1], [0.2], [0.3], [0.5]])  # a constant, three ranges, a wave
+    logs_W1 = terms_WL @ actual_L1
+    knowing, other = RangeTerms((1, 5), (240,), ("day_sin_1",)), RangeTerms((1, 5, 20), (), ("day_sin_1",))
+    np.testing.assert_allclose(fit_log_ranges(terms_WL, logs_W1, knowing), actual_L1)
+    half_L1 = fit_log_ranges(terms_WL, logs_W1, other)
+    # Least squares says .6 of a move of all ranges lasts; what knows no level says that all of it does.
+    assert half_L1[1:4].sum() == pytest.approx((0.6 + 1.0) / 2)
+    # And a law of that kind is found as it is.
+    whole_L1 = np.array([[-2.0], [0.1], [0.2], [0.7], [0.5]])
+    np.testing.assert_allclose(fit_log_ranges(terms_WL, terms_WL @ whole_L1, other), whole_L1)
+
+
+def test_the_longest_window_alone_knows_the_level(make_profile: Callable[..., Profile]) -> None:
+    longer = ("open", "high", "low", "close", "recent_range", "range_240")
+    assert not range_terms(make_profile("dense_newest")).has_level
+    assert range_terms(make_profile("dense_newest", features=longer)).has_level
+    assert range_terms(make_profile("dense_newest", lookback_bars=240, newest_bars=3000)).has_level
+
+
+def test_formulas_are_nearer_than_naive(data: SeriesData, ensemble: RangeFormula) -> None:
+    span = data.spans["test"]
+    for forecast in (ensemble.regress(span), ensemble.member_forecasts(span, {})[0]["paths"]):
+        for task, actual in span.actual.items():
+            assert np.abs(forecast[task] - actual).mean() < np.abs(span.naive[task] - actual).mean()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_half_of_the_paths_say_to_the_bit_what_they_and_their_mirror_images_say(
+    data: SeriesData, ensemble: RangeFormula, dtype: type
+) -> None:
+    train, test = data.spans["train"], data.spans["test"]
+    chosen = np.arange(0, len(train), 3)
+    resampled_PHC = resampled_bars(train, ensemble.ranges(train), chosen).astype(dtype)
+    moved = np.moveaxis(resampled_PHC, 0, -1) * ensemble.ranges(test)[:, :, None, None].astype(dtype)
+    history = test.history_close.astype(dtype)
+    by_candles = replace(
+        TASKS["ohlc"], on_paths=lambda xp, task, closes, summed_up: summed_up(closes.candles)
+    )
+    levels = (0.05, 0.25, 0.5, 0.77, 0.995)
+    for tasks in ([TASKS[name] for name in data.profile.tasks], [by_candles]):
+        expected = path_quantiles(np, levels, tasks, history, moved)
+        found = mirrored_path_quantiles(levels, tasks, history, moved[..., : len(chosen)])
+        assert found.keys() == expected.keys()
+        for task, values in expected.items():
+            assert found[task].dtype == values.dtype
+            np.testing.assert_array_equal(found[task], values)
+
+
+def test_only_the_past_is_read(data: SeriesData, ensemble: RangeFormula) -> None:
+    """Candles after a window's last known row change nothing of its forecast."""
+    span = data.spans["test"]
+    first = Span(span.table, span.profile, span.anchors[:1])
+    cut = Span(_until(data, int(span.anchors[0])), span.profile, span.anchors[:1])
+    for task, forecast in ensemble.member_forecasts(first, {})[0]["paths"].items():
+        np.testing.assert_array_equal(forecast, ensemble.member_forecasts(cut, {})[0]["paths"][task])
+        np.testing.assert_array_equal(ensemble.regress(first)[task], ensemble.regress(cut)[task])
+
+
+def test_the_fit_sees_the_train_span_alone(data: SeriesData, ensemble: RangeFormula) -> None:
+    last = int(data.spans["train"].anchors[-1]) + data.profile.horizon_bars
+    train = Span(_until(data, last), data.profile, data.spans["train"].anchors)
+    again = fit_ensemble(train)
+    np.testing.assert_array_equal(again.path_LH, ensemble.path_LH)
+    np.testing.assert_array_equal(again.resampled_PHC, ensemble.resampled_PHC)
+
+
+def test_no_range_beyond_those_of_the_train_span_is_forecast(
+    data: SeriesData, ensemble: RangeFormula
+) -> None:
+    train = data.spans["train"]
+    high, low = (np.moveaxis(train.actual["ohlc"], -1, 0)[place] for place in (1, 2))
+    constant_L1 = np.array([[9.0], *[[0.0]] * (len(ensemble.path_LH) - 1)])
+    path_LH = ensemble.path_LH + constant_L1
+    wild = replace(ensemble, path_LH=path_LH)
+    assert wild.ranges(train).max() == pytest.approx(np.log(high / low).max())
+
+
+def said_by(span: Span, best: str, others: float, its: float) -> dict[str, dict[str, np.ndarray]]:
+    """Let a member err by one share of the actual values, and the others by another."""
+    errors = {name: its if name == best else others for name in MEMBERS}
+    return {
+        name: {task: values + error * np.abs(values) for task, values in span.actual.items()}
+        for name, error in errors.items()
+    }
+
+
+@pytest.mark.parametrize("best", MEMBERS)
+def test_the_one_that_was_nearer_has_the_most_say(data: SeriesData, best: str) -> None:
+    span = data.spans["validation"]
+    shares = fit_shares(span, said_by(span, best, 0.01, 0.0099))
+    for shares_MH in shares.values():
+        np.testing.assert_allclose(shares_MH.sum(axis=0), 1.0)
+        share_H = shares_MH[MEMBERS.index(best)]
+        # Half of the way: the nearer network gets half, a formula three quarters of what is left.
+        np.testing.assert_allclose(share_H, 0.5 if best == "network" else 0.75)
+
+
+@pytest.mark.parametrize("best", MEMBERS)
+@pytest.mark.parametrize("its", [0.0, 0.0002])
+def test_what_loses_to_one_of_its_members_leaves_the_word_to_that_one(
+    data: SeriesData, best: str, its: float
+) -> None:
+    span = data.spans["validation"]
+    said = said_by(span, best, 0.01, its)
+    shares = fit_shares(span, said)
+    for task, shares_MH in shares.items():
+        np.testing.assert_array_equal(shares_MH[MEMBERS.index(best)], 1.0)
+        np.testing.assert_array_equal(shares_MH.sum(axis=0), 1.0)
+        np.testing.assert_array_equal(mix(shares, said)[task], said[best][task])
+
+
+def test_a_fold_that_the_train_span_does_not_hold_four_times_is_not_fitted() -> None:
+    """3,000 bars of 1m hold a day twice: fitted to it, the volatility error was 20 times the naive one."""
+    data = frontier_data("ETHUSDT-1m", 3_000)
+    train, span = data.spans["train"], data.spans["test"]
+    ensemble = fit_ensemble(train)
+    num_ranges = range_terms(data.profile).num_ranges
+    np.testing.assert_array_equal(ensemble.path_LH[1 + num_ranges :], 0.0)
+    assert (ensemble.path_LH[: 1 + num_ranges] != 0).all()
+    for forecast in (ensemble.regress(span), ensemble.member_forecasts(span, {})[0]["paths"]):
+        for task, actual in span.actual.items():
+            assert np.abs(forecast[task] - actual).mean() < np.abs(span.naive[task] - actual).mean()
+
+
+def test_waves_that_the_train_span_holds_are_fitted_as_ever() -> None:
+    """Of 3,000 bars of 15m the train span holds 19 days, thus no four weeks; of 1h it holds 80 days."""
+    known = range_terms(load_profile("frontier"))
+    day, week = slice(1 + known.num_ranges, 7 + known.num_ranges), slice(7 + known.num_ranges, None)
+    path_LH = fit_ensemble(frontier_data("ETHUSDT-15m", 3_000).spans["train"]).path_LH
+    assert (path_LH[day] != 0).all()
+    np.testing.assert_array_equal(path_LH[week], 0.0)
+    assert (fit_ensemble(frontier_data("ETHUSDT-1h", 3_000).spans["train"]).path_LH != 0).all()
+
+
+def frontier_data(series: str, num_bars: int) -> SeriesData:
+    profile = load_profile("frontier").with_budget(newest_bars=num_bars)
+    candles = DemoSource().candles(Series.parse(series), num_bars)
+    return prepare_series(compute_table(candles, table_columns(profile)), profile)
+
+
+def test_the_level_is_known_to_what_the_shipped_profile_of_ranges_reads() -> None:
+    """So that the regression of `frontier` is plain least squares, as its figures were measured."""
+    assert range_terms(load_profile("frontier")).has_level
+    assert not range_terms(load_profile("aligned")).has_level
+
+
+def _until(data: SeriesData, last_row: int) -> FeatureTable:
+    """Return the table with other candles after a row."""
+    table, changed = data.table, dict(data.table.chunks)
+    for name, factor in {"open": 1.5, "high": 1.7, "low": 1.4, "close": 1.5}.items():
+        column = table.column(name).copy()
+        column[last_row + 1 :] *= factor
+        changed[name] = (column,)
+    return FeatureTable(table.series, table.open_time_s, changed, table.segment, "changed")
+
+
+def test_profiles_of_any_scaling_can_have_it(make_profile: Callable[..., Profile]) -> None:
+    assert make_profile(calibration="ensemble", scaling="standard").calibration == "ensemble"

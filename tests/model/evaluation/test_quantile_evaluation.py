@@ -1,0 +1,99 @@
+"""The evaluation of quantiles: losses by a plain formula, a known distribution, files read again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from v8.base.errors import ArtifactError, SeriesError
+from v8.data.windows.dataset import SeriesData
+from v8.model.baselines.baselines import BASELINES
+from v8.model.evaluation.evaluation import QuantileEvaluation, evaluate_quantiles
+from v8.model.evaluation.metrics import measure_quantiles
+from v8.profile.profile import Profile
+from v8.profile.quantile_levels import interval_names
+
+LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+@pytest.fixture(scope="module")
+def data(make_ranged_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]) -> SeriesData:
+    return make_data(make_ranged_profile(quantiles=LEVELS))
+
+
+def made_by(name: str, data: SeriesData) -> dict[str, np.ndarray]:
+    fit = BASELINES[name].fit_quantiles
+    assert fit is not None
+    return dict(fit(data.spans["train"], data.scaling, LEVELS)(data.spans["test"]))
+
+
+@pytest.mark.parametrize("name", ["naive", "range_paths"])
+def test_quantiles_of_a_baseline_ascend_about_its_point_forecast(name: str, data: SeriesData) -> None:
+    point = BASELINES[name].fit(data.spans["train"], data.scaling)(data.spans["test"])
+    for task, values in made_by(name, data).items():
+        assert (np.diff(values, axis=2) >= 0).all()
+        if name == "range_paths":
+            np.testing.assert_allclose(values[:, :, 2], point[task], rtol=1e-9)
+
+
+def test_errors_are_those_of_the_plain_formula(data: SeriesData) -> None:
+    test, forecast = data.spans["test"], made_by("naive", data)["bands"]
+    errors, losses = measure_quantiles(test, "bands", forecast, LEVELS)
+    by_hand = []
+    for place, level in enumerate(LEVELS):
+        beyond = (test.actual["bands"] - forecast[:, :, place]) / test.last_close[:, None, None]
+        by_hand.append(np.where(beyond > 0, level * beyond, (level - 1) * beyond))
+    np.testing.assert_allclose(errors.pinball, np.mean(by_hand, axis=1))
+    assert errors.crps == pytest.approx(2 * np.mean(by_hand))
+    assert losses.mean() == pytest.approx(errors.crps)
+
+
+def test_the_crps_of_a_forecast_without_spread_is_its_mean_absolute_error(data: SeriesData) -> None:
+    test = data.spans["test"]
+    errors, _ = measure_quantiles(
+        test, "volatility", np.repeat(test.naive["volatility"][:, :, None], 5, 2), LEVELS
+    )
+    assert errors.crps == pytest.approx(np.abs(test.actual["volatility"] - test.naive["volatility"]).mean())
+    assert errors.mean_width(0) == 0.0
+
+
+def test_true_quantiles_hold_what_they_promise(data: SeriesData, monkeypatch: pytest.MonkeyPatch) -> None:
+    test, rng = data.spans["test"], np.random.default_rng(3)
+    spread = np.quantile(rng.standard_t(4, 100_000), LEVELS)[:, None]
+    actual = {"volatility": rng.standard_t(4, (len(test), 3, 1))}
+    monkeypatch.setitem(vars(test), "actual", actual)
+    forecast = np.broadcast_to(spread, (len(test), 3, 5, 1))
+    errors, _ = measure_quantiles(test, "volatility", forecast, LEVELS)
+    assert errors.mean_coverage(0) == pytest.approx(0.9, abs=0.05)
+    assert errors.mean_coverage(1) == pytest.approx(0.5, abs=0.08)
+
+
+def test_an_evaluation_is_read_again_as_it_was_written(data: SeriesData) -> None:
+    evaluation = evaluate_quantiles(data, made_by("range_paths", data))
+    assert evaluation.tasks["ohlc"].relative_error("range_paths") == pytest.approx(1.0)
+    assert evaluation.tasks["ohlc"].significance["naive"].num_windows == len(data.spans["test"])
+    assert interval_names(evaluation.levels) == ["90 %", "50 %"]
+    content = json.loads(json.dumps(evaluation.to_json()))
+    assert QuantileEvaluation.from_json(content, where="here") == evaluation
+
+
+@pytest.mark.parametrize("name", ["pinball", "width"])
+@pytest.mark.parametrize("place", [(), (0,), (1, 2)], ids=str)
+def test_an_evaluation_whose_losses_are_cut_short_anywhere_is_refused(
+    data: SeriesData, name: str, place: tuple[int, ...]
+) -> None:
+    content = json.loads(json.dumps(evaluate_quantiles(data, made_by("range_paths", data)).to_json()))
+    cells = content["tasks"]["ohlc"]["errors"]["model"][name]
+    for number in place:
+        cells = cells[number]
+    cells.pop()
+    with pytest.raises(ArtifactError, match="losses of another shape"):
+        QuantileEvaluation.from_json(content, where="here")
+
+
+def test_quantiles_of_another_shape_are_refused(data: SeriesData) -> None:
+    with pytest.raises(SeriesError, match="of the shape"):
+        evaluate_quantiles(data, {task: values[:, :, 1:] for task, values in made_by("naive", data).items()})

@@ -1,0 +1,93 @@
+"""A network of layers without stacked twins: a fleet of one that does what stock Keras does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from fleets import fleet_of
+
+from v8.base.errors import SeriesError
+from v8.model.networks.networks import counterparts, stack, unstackable_layers
+
+pytestmark = pytest.mark.tf
+
+L = keras.layers
+WINDOWS = np.random.default_rng(1).normal(size=(5, 7, 6)).astype(np.float32)
+
+
+def network(kind: str) -> Any:
+    x = keras.Input((7, 6), name="window")
+    shared = L.Conv1D(4, 3, activation="relu")
+    outputs = {
+        "flatten": lambda: L.Dense(3)(L.Flatten(name="flat")(x)),
+        "convolution": lambda: L.GlobalMaxPooling1D()(shared(x)),
+        "shared": lambda: L.Concatenate()([L.Flatten()(shared(x)), L.Flatten()(shared(-x))]),
+        "sum of directions": lambda: L.Bidirectional(L.LSTM(4), merge_mode="sum")(x),
+        "an axis from the first": lambda: L.Dense(3)(keras.ops.max(x, axis=1)),
+        "constant": lambda: L.Flatten()(keras.ops.take(x, np.array([0, 2]), axis=2)),
+        "states": lambda: L.Concatenate()(list(L.SimpleRNN(3, return_state=True)(x))),
+    }
+    return keras.Model(x, outputs[kind]())
+
+
+KINDS = (
+    "flatten",
+    "convolution",
+    "shared",
+    "sum of directions",
+    "an axis from the first",
+    "constant",
+    "states",
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_and_gradients_are_those_of_the_keras_network(kind: str) -> None:
+    import tensorflow as tf
+
+    plain = network(kind)
+    alone = fleet_of([plain])
+    assert alone(WINDOWS[:, None]).shape == (5, 1, *plain.output.shape[1:])
+    gradients = {}
+    for name, model, inputs in (("plain", plain, WINDOWS), ("alone", alone, WINDOWS[:, None])):
+        with tf.GradientTape() as tape:
+            values = model(inputs)
+            loss = tf.reduce_sum(values * values)
+        gradients[name] = np.asarray(values), tape.gradient(loss, model.trainable_variables)
+    np.testing.assert_allclose(gradients["alone"][0][:, 0], gradients["plain"][0], atol=1e-6)
+    for place, expected in zip(counterparts(plain, alone), gradients["plain"][1], strict=True):
+        np.testing.assert_allclose(gradients["alone"][1][place][0], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_several_are_no_fleet(kind: str) -> None:
+    assert unstackable_layers(network(kind))
+    with pytest.raises(ValueError, match=r"stacked|axis"):
+        stack(network(kind), 2)
+
+
+def test_a_network_of_twins_is_a_fleet() -> None:
+    x = keras.Input((7, 6))
+    assert unstackable_layers(keras.Model(x, L.Dense(2)(L.LSTM(3)(x)))) == []
+
+
+def test_random_draws_go_on_from_the_seed_of_the_layer() -> None:
+    x = keras.Input((7, 6))
+    plain = keras.Model(x, L.Flatten()(L.GaussianNoise(1.0, seed=3)(x)))
+    alone = fleet_of([plain])
+    for _ in range(2):
+        expected, drawn = plain(WINDOWS, training=True), alone(WINDOWS[:, None], training=True)
+        np.testing.assert_allclose(np.asarray(drawn)[:, 0], expected, atol=1e-6)
+    np.testing.assert_array_equal(np.asarray(alone(WINDOWS[:, None]))[:, 0], WINDOWS.reshape(5, -1))
+
+
+def test_weights_that_are_not_trained_are_refused() -> None:
+    x = keras.Input((7, 6))
+    plain = keras.Model(x, L.BatchNormalization(name="norm")(x))
+    with pytest.raises(
+        SeriesError, match="layer norm: the layers of a network may have trainable weights only"
+    ):
+        stack(plain, 1)

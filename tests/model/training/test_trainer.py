@@ -1,0 +1,397 @@
+"""Training: learns, stops, resumes to the same weights, says when it diverges."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from trained_alone import fit
+
+from v8.base.errors import ArtifactError, DivergedError
+from v8.data.features.table import FeatureTable
+from v8.data.windows.dataset import SeriesData, prepare_series
+from v8.data.windows.span import Span
+from v8.model.baselines.ranges import fit_ensemble
+from v8.model.training.checkpoint import Checkpoint, Progress
+from v8.model.training.progress import EpochRecord, LossPatience
+from v8.model.training.step import FleetState
+from v8.model.training.trainer import FleetMember, InitialWeights, Trainer, TrainingResult
+from v8.profile.profile import Profile
+
+pytestmark = pytest.mark.tf
+
+
+def same_weights(one: TrainingResult, two: TrainingResult) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(one.weights, two.weights, strict=True))
+
+
+@pytest.fixture(scope="module")
+def learnable(
+    make_profile: Callable[..., Profile],
+    make_table: Callable[..., FeatureTable],
+    change_table: Callable[..., FeatureTable],
+) -> SeriesData:
+    """A market in which the next close is known from the last RSI."""
+    profile = make_profile(
+        dropout=0.1,
+        horizon_bars=1,
+        features=("open", "high", "low", "close", "rsi"),
+        tasks={"ohlc": {"weight": 1.0, "loss": "mse"}},
+        training={"epochs": 4, "learning_rate": 0.03},
+    )
+    table = make_table(profile)
+    steps = np.random.default_rng(3).normal(0, 0.01, len(table))
+    close = 100 * np.exp(np.cumsum(steps))
+    coming = np.append(steps[1:], 0.0)
+    changed = dict.fromkeys(("open", "high", "low", "close"), close)
+    return prepare_series(change_table(table, rsi=50 + 1_000 * coming, **changed), profile)
+
+
+@pytest.fixture(scope="module")
+def trainer(learnable: SeriesData) -> Trainer:
+    return Trainer(learnable.profile)
+
+
+@pytest.fixture(scope="module")
+def another(learnable: SeriesData) -> Trainer:
+    """A trainer with programs of its own, as another process has."""
+    return Trainer(learnable.profile)
+
+
+@pytest.fixture(scope="module")
+def whole(trainer: Trainer, learnable: SeriesData) -> TrainingResult:
+    return fit(trainer, learnable, seed=5)
+
+
+def test_it_learns_what_can_be_learned(whole: TrainingResult) -> None:
+    assert whole.best_validation_loss < 0.5 * whole.untrained_loss
+    assert whole.best_epoch >= 1
+    assert [record.epoch for record in whole.history] == [1, 2, 3, 4]
+
+
+def test_g20_the_same_seed_gives_the_same_weights(
+    trainer: Trainer, learnable: SeriesData, whole: TrainingResult
+) -> None:
+    assert same_weights(fit(trainer, learnable, seed=5), whole)
+    assert not same_weights(fit(trainer, learnable, seed=6), whole)
+
+
+@pytest.mark.nightly
+def test_a_series_trained_after_another_is_untouched_by_it(
+    another: Trainer, learnable: SeriesData, whole: TrainingResult
+) -> None:
+    """`whole` is the first that its trainer trained."""
+    assert not same_weights(fit(another, learnable, seed=8), whole)
+    assert same_weights(fit(another, learnable, seed=5), whole)
+
+
+@pytest.fixture
+def two_series(
+    make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
+) -> list[SeriesData]:
+    profile = make_profile()
+    return [make_data(profile, series=name) for name in ("BTCUSDT-15m", "ETHUSDT-15m")]
+
+
+def drawn_weights(trainer: Trainer, seed: int) -> list[np.ndarray]:
+    """Weights that make a network say anything."""
+    rng = np.random.default_rng(seed)
+    shapes = [tuple(weight.shape) for weight in trainer.network.trainable_variables]
+    return [rng.normal(0, 0.5, shape).astype(np.float32) for shape in shapes]
+
+
+@pytest.mark.nightly
+def test_the_published_model_keeps_nothing_of_the_series_before(
+    make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData], tmp_path: Path
+) -> None:
+    profile = make_profile(calibration="ensemble")
+    first, second = (make_data(profile, series=name) for name in ("BTCUSDT-15m", "ETHUSDT-15m"))
+    used, fresh = Trainer(first.profile), Trainer(first.profile)
+    before = used.serving_model(first, drawn_weights(used, 1))
+    shares = np.full((3, 3), [[0.5, 0.25, 0.0], [0.25, 0.5, 0.5], [0.25, 0.25, 0.5]])
+    before.add_calibration(fit_ensemble(first.spans["train"]), dict.fromkeys(profile.tasks, shares), {})
+    drawn = drawn_weights(used, 2)
+    models = [trainer.serving_model(second, drawn) for trainer in (used, fresh)]
+    files = []
+    for number, model in enumerate(models):
+        model.save(tmp_path / f"{number}.keras")
+        files.append(keras.saving.load_model(tmp_path / f"{number}.keras"))
+    for weight, wanted in zip(files[0].trainable_variables, drawn, strict=True):
+        np.testing.assert_array_equal(np.asarray(weight), wanted)
+    for one, other in zip(*(file.get_weights() for file in files), strict=True):
+        np.testing.assert_array_equal(one, other)
+    windows = Span(second.table, second.profile, second.anchors["test"][:64]).raw_windows()
+    after, alone = (model.forecast_all(windows).points for model in models)
+    for task in second.profile.tasks:
+        np.testing.assert_array_equal(after[task], alone[task])
+
+
+def test_the_published_model_of_the_series_before_can_no_longer_be_used(
+    two_series: list[SeriesData], tmp_path: Path
+) -> None:
+    first, second = two_series
+    trainer = Trainer(first.profile)
+    weights, windows = drawn_weights(trainer, 1), second.spans["test"].raw_windows()
+    before = trainer.serving_model(first, weights)
+    after = trainer.serving_model(second, weights)
+    with pytest.raises(RuntimeError, match="its graph holds another series now; save it before the next"):
+        before.forecast_all(windows)
+    with pytest.raises(RuntimeError, match="its graph holds another series now"):
+        before.save(tmp_path / "model.keras")
+    assert not list(tmp_path.iterdir())
+    assert set(after.forecast_all(windows).points) == set(second.profile.tasks)
+
+
+def test_the_published_files_of_two_series_differ_in_weights_alone(
+    two_series: list[SeriesData], tmp_path: Path
+) -> None:
+    trainer, members = Trainer(two_series[0].profile), []
+    for number, data in enumerate(two_series):
+        trainer.serving_model(data, drawn_weights(trainer, 1)).save(tmp_path / f"{number}.keras")
+        with zipfile.ZipFile(tmp_path / f"{number}.keras") as archive:
+            members.append({name: archive.read(name) for name in ("config.json", "model.weights.h5")})
+    assert members[0]["config.json"] == members[1]["config.json"]
+    # The networks are the same, so what tells the files apart is the constants of the scaling.
+    assert members[0]["model.weights.h5"] != members[1]["model.weights.h5"]
+
+
+class StoppedError(Exception):
+    """Stands for a power cut between two epochs."""
+
+
+@pytest.mark.parametrize("last_epoch", [1, 3])
+def test_g12_a_resumed_training_ends_with_the_same_weights(
+    last_epoch: int,
+    trainer: Trainer,
+    another: Trainer,
+    learnable: SeriesData,
+    whole: TrainingResult,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("v8.model.training.trainer.CHECKPOINT_SHARE", 1.0)  # every epoch is saved
+
+    def stop(record: EpochRecord) -> None:
+        if record.epoch == last_epoch:
+            raise StoppedError
+
+    path = tmp_path / "checkpoint.npz"
+    with pytest.raises(StoppedError):
+        fit(trainer, learnable, seed=5, checkpoint=path, on_epoch=stop)
+    resumed = fit(another, learnable, seed=5, checkpoint=path)
+    assert resumed.resumed_from_epoch == last_epoch
+    assert same_weights(resumed, whole)
+    assert [r.validation_loss for r in resumed.history] == [r.validation_loss for r in whole.history]
+
+
+def test_a_network_that_begins_from_a_champion_is_first_what_that_was(
+    trainer: Trainer, learnable: SeriesData, whole: TrainingResult
+) -> None:
+    begun = fit(trainer, learnable, seed=6, initial_weights=InitialWeights("0" * 64, whole.weights))
+    assert begun.untrained_loss == pytest.approx(whole.best_validation_loss, rel=1e-6)
+    assert begun.best_validation_loss <= begun.untrained_loss
+    assert not same_weights(begun, fit(trainer, learnable, seed=6))
+
+
+def test_a_network_that_is_taught_begins_with_every_weight_in_its_place(
+    make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
+) -> None:
+    data = make_data(make_profile("gru_attention", dropout=0.3, teacher_forcing=0.5))
+    teacher_forced = Trainer(data.profile)
+    drawn = drawn_weights(teacher_forced, 3)
+    state = teacher_forced.first_state(
+        [FleetMember(data, seed=5, initial_weights=InitialWeights("0" * 64, drawn))]
+    )
+    for weight, wanted in zip(teacher_forced.network_weights(state.weights[0]), drawn, strict=True):
+        np.testing.assert_array_equal(weight, wanted)
+
+
+def test_a_checkpoint_of_another_beginning_is_dropped(
+    trainer: Trainer, learnable: SeriesData, whole: TrainingResult, tmp_path: Path
+) -> None:
+    path, told, first = tmp_path / "checkpoint.npz", list[str](), InitialWeights("0" * 64, whole.weights)
+
+    def stop(record: EpochRecord) -> None:
+        raise StoppedError
+
+    with pytest.raises(StoppedError):
+        fit(trainer, learnable, seed=5, checkpoint=path, on_epoch=stop, initial_weights=first)
+    assert identity_in(path)["started_from"] == "0" * 64
+    anew = fit(trainer, learnable, seed=5, checkpoint=path, warn=told.append)
+    assert same_weights(anew, whole)
+    assert "It is ignored" in told[0]
+
+
+def flipped(content: bytes) -> bytes:
+    place = len(content) // 2
+    return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+
+
+def identity_in(path: Path) -> dict[str, Any]:
+    with np.load(path) as stored:
+        return dict(json.loads(bytes(stored["note"]))["identity"])
+
+
+def foreign(path: Path) -> None:
+    kept = Checkpoint.load(path, identity_in(path))
+    replace(kept, identity={**kept.identity, "seed": 6}).save(path)
+
+
+def of_another_network(path: Path) -> None:
+    kept = Checkpoint.load(path, identity_in(path))
+    grown = np.zeros((2 * kept.state.weights.size,), kept.state.weights.dtype)
+    replace(kept, state=kept.state._replace(weights=grown)).save(path)
+
+
+def of_another_type(path: Path) -> None:
+    kept = Checkpoint.load(path, identity_in(path))
+    replace(kept, best_weights=kept.best_weights.astype(np.float64)).save(path)
+
+
+def of_another_format(path: Path) -> None:
+    kept = Checkpoint.load(path, identity_in(path))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("v8.model.training.checkpoint.CHECKPOINT_FORMAT", 99)
+        kept.save(path)
+
+
+def a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def huge(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.truncate(2**40)  # without a disk's space, all zeros
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "empty": lambda path: path.write_bytes(b""),
+    "no zip": lambda path: path.write_bytes(b"no zip at all" * 100),
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:-1000]),
+    "flipped": lambda path: path.write_bytes(flipped(path.read_bytes())),
+    "foreign": foreign,
+    "other shapes": of_another_network,
+    "other type": of_another_type,
+    "other format": of_another_format,
+    "folder": a_folder,
+    "huge": huge,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_a_checkpoint_that_is_not_ours_is_dropped_with_one_line(
+    damage: Callable[[Path], object],
+    trainer: Trainer,
+    learnable: SeriesData,
+    whole: TrainingResult,
+    tmp_path: Path,
+) -> None:
+    path, told = tmp_path / "checkpoint.npz", []
+    member = FleetMember(learnable, 5, path, warn=told.append)
+    list(trainer.fit_fleet([member]))
+    damage(path)
+    ((_, result),) = trainer.fit_fleet([member])
+    assert isinstance(result, TrainingResult)
+    assert result.resumed_from_epoch == 0
+    assert same_weights(result, whole)
+    assert "It is ignored, and the series trains from its first epoch." in told[0]
+    assert len(told[0].splitlines()) == 1
+    assert path.is_dir() or Checkpoint.load(path, identity_in(path)).progress.epoch > 0
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
+def test_no_single_flipped_bit_of_a_checkpoint_goes_unnoticed(
+    saved: bytes, tmp_path: Path, place: float, bit: int
+) -> None:
+    content = bytearray(saved)
+    content[int(place * len(content))] ^= 1 << bit
+    (tmp_path / "c.npz").write_bytes(content)
+    with pytest.raises(ArtifactError, match="must be a checkpoint that can be read"):
+        Checkpoint.load(tmp_path / "c.npz", {"seed": 1})
+
+
+@pytest.mark.parametrize("content", [b"", b"no zip at all", b"PK\x05\x06" + 18 * b"\x00"])
+def test_a_damaged_checkpoint_is_one_sentence(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.npz"
+    path.write_bytes(content)
+    with pytest.raises(ArtifactError, match="must be a checkpoint that can be read"):
+        Checkpoint.load(path, {})
+
+
+def small_checkpoint() -> Checkpoint:
+    draws, one = [np.int32(n) for n in range(12)], np.float32(1)
+    state = FleetState(
+        np.arange(3.0), draws, np.zeros(3), np.ones(3), np.float32(4), one, np.int32(0), one, one
+    )
+    record = EpochRecord(1, 0.5, 0.4, 1e-3, 2.0, 10.0, is_best=True)
+    progress = Progress(0.6, LossPatience(1e-3, best_loss=0.4, best_epoch=1), (record,))
+    return Checkpoint({"seed": 1}, state, np.arange(3.0) + 1, progress)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("saved") / "c.npz"
+    small_checkpoint().save(path)
+    return path.read_bytes()
+
+
+def test_a_checkpoint_keeps_every_array(tmp_path: Path) -> None:
+    small_checkpoint().save(tmp_path / "c.npz")
+    loaded = Checkpoint.load(tmp_path / "c.npz", {"seed": 1})
+    assert (loaded.state.weights.tolist(), loaded.best_weights.tolist()) == ([0, 1, 2], [1, 2, 3])
+    assert [int(draws) for draws in loaded.state.constants] == list(range(12))
+    assert (loaded.state.means.tolist(), loaded.state.squares.tolist()) == ([0, 0, 0], [1, 1, 1])
+    assert float(loaded.state.num_steps) == 4.0
+    assert loaded.progress == small_checkpoint().progress
+
+
+def test_a_checkpoint_that_kept_every_weight_by_itself_goes_on(tmp_path: Path) -> None:
+    """Until format 2 each array stood alone, in the order in which they are now one."""
+    apart = [np.float32([[1, 2], [3, 4]]), np.float32([5])]
+    kept = small_checkpoint()
+    state = kept.state._replace(weights=apart, means=apart, squares=apart)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("v8.model.training.checkpoint.CHECKPOINT_FORMAT", 2)
+        replace(kept, state=state, best_weights=apart).save(tmp_path / "c.npz")
+    loaded = Checkpoint.load(tmp_path / "c.npz", {"seed": 1})
+    for array in (loaded.state.weights, loaded.state.means, loaded.state.squares, loaded.best_weights):
+        assert (array.tolist(), array.dtype) == ([1, 2, 3, 4, 5], np.float32)
+    assert len(loaded.state.constants) == 12
+
+
+@pytest.fixture(scope="module")
+def ruinous(make_profile: Callable[..., Profile]) -> Trainer:
+    """A learning rate of 1 ruins a network at once."""
+    training = {"epochs": 5, "learning_rate": 1.0, "early_stopping_patience_epochs": 2}
+    return Trainer(make_profile("dense_newest", training=training))
+
+
+def test_training_that_never_helps_keeps_the_untrained_network(
+    ruinous: Trainer, make_data: Callable[..., SeriesData]
+) -> None:
+    """Epoch 0 wins and patience ends the training."""
+    data = make_data(ruinous.profile)
+    result = fit(ruinous, data, seed=1)
+    assert (result.best_epoch, result.stopped_by, len(result.history)) == (0, "early stopping", 2)
+    first = ruinous.network_weights(ruinous.first_state([FleetMember(data, 1)]).take(0).weights)
+    assert all(np.array_equal(a, b) for a, b in zip(result.weights, first, strict=True))
+
+
+def test_a_loss_that_is_no_number_stops_the_series_with_a_reason(
+    ruinous: Trainer, make_table: Callable[..., FeatureTable]
+) -> None:
+    data = prepare_series(make_table(ruinous.profile), ruinous.profile)
+    data.inputs_NF[200] = np.nan
+    with pytest.raises(DivergedError, match=r"BTCUSDT-15m: the training loss must be .* in epoch 1\. Lower"):
+        fit(ruinous, data, seed=1)

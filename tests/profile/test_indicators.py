@@ -1,0 +1,180 @@
+"""The registry: every column, its warm-up, its identity and its meaning."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from indicator_values import compute
+
+from v8.base.errors import DataError
+from v8.profile import formulas
+from v8.profile.columns import OHLC, OPEN_TIME, VOLUME
+from v8.profile.indicators import (
+    FEATURES,
+    HISTORY_WEIGHT,
+    Feature,
+    Formula,
+    Kind,
+    ancestry,
+    check_columns,
+    definitions,
+    formula_of,
+    warmup_bars,
+)
+
+INDICATORS = [name for name, feature in FEATURES.items() if feature.formula]
+
+# Exponential averages: how far they are from their limit, by the weights of their newest value.
+RECURSIVE = {"rsi": [1 / 14], "macd": [2 / 27], "macd_signal": [2 / 27, 2 / 10]}
+
+
+def walk(num_rows: int, seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    close = 100 * np.exp(np.cumsum(rng.normal(0, 0.01, num_rows)))
+    opened = np.concatenate([close[:1], close[:-1]])
+    return {
+        "open_time": 1_700_000_100.0 + 900 * np.arange(num_rows),
+        "open": opened,
+        "high": np.maximum(opened, close) * 1.002,
+        "low": np.minimum(opened, close) * 0.998,
+        "close": close,
+        "volume": rng.gamma(2.0, 10.0, num_rows),
+    }
+
+
+def test_every_known_column_is_a_price_or_a_registered_indicator() -> None:
+    assert {*INDICATORS, *OHLC} == set(FEATURES)
+    assert not set(INDICATORS) & set(OHLC)
+
+
+def test_an_indicator_of_ones_own_is_a_function_and_a_line() -> None:
+    half = Formula(lambda close, divisor: close / divisor, ("close",), {"divisor": 2.0}, warmup_bars=1)
+    FEATURES.register(Feature("half", "half of the close, quote currency", "this test", Kind.PRICE, half))
+    try:
+        candles = walk(3)
+        computed = compute(check_columns(["half"]), candles)["half"]
+        np.testing.assert_array_equal(computed, [np.nan, *candles["close"][1:] / 2])
+        assert definitions(["half"]) == {"half": "half: half of the close, quote currency"}
+        assert len(ancestry("half").digest) == 64
+    finally:
+        FEATURES.pop("half")
+
+
+def test_warm_up_of_windows_is_the_rows_they_need_before_the_first_valid_one() -> None:
+    # The average of 20 needs 19 rows before; a change over 12 needs 12; 14 true ranges need 14 and
+    # one close before the first of them.
+    expected = {"bb_upper": 19, "bb_lower": 19, "bb_width": 19, "bb_position": 19, "volatility": 19}
+    expected |= {"volume_norm": 19, "roc": 12, "atr": 14}
+    assert {name: warmup_bars([name]) for name in expected} == expected
+
+
+def test_warm_up_of_ranges_is_that_of_the_longest_range_and_waves_have_none() -> None:
+    # 240 bars need 239 before the newest; 240 returns need the close before the first of them, too.
+    shares = ["range_1", "range_240", "realised_5", "realised_60", "move_1", "move_60"]
+    shares += ["recent_range", "rolled_middle_1", "rolled_deviation_18"]
+    expected = dict.fromkeys(shares, 239) | {"realised_240": 240, "day_sin_1": 0, "week_cos_2": 0}
+    assert {name: warmup_bars([name]) for name in expected} == expected
+
+
+def test_warm_up_of_recursive_indicators_is_literal() -> None:
+    # RSI: (13/14)^187 = 9.57e-7 is the first power below 1e-6. MACD: (25/27)^180 = 9.63e-7. The signal
+    # smooths the MACD again, which makes the tail a little longer: 185.
+    assert {name: warmup_bars([name]) for name in RECURSIVE} == {"rsi": 187, "macd": 180, "macd_signal": 185}
+    assert warmup_bars(FEATURES) == 240
+    assert warmup_bars(OHLC) == 0
+
+
+@pytest.mark.parametrize("name", RECURSIVE)
+def test_history_before_the_warm_up_weighs_less_than_a_millionth_and_no_bar_is_wasted(name: str) -> None:
+    # A step from 0 to 1 shows the weight of everything before it: one minus the response.
+    warmup = warmup_bars([name])
+    response = np.concatenate([[0.0], np.ones(warmup)])
+    for weight in RECURSIVE[name]:
+        response = formulas.ewm_mean(response, weight)
+    assert 1 - response[warmup] < HISTORY_WEIGHT <= 1 - response[warmup - 1]
+
+
+@pytest.mark.parametrize("name", sorted(INDICATORS))
+def test_a_truncated_history_changes_nothing_that_outlasts_the_warm_up(name: str) -> None:
+    candles, cut = walk(900), 400
+    whole = compute([name], candles)[name][cut:]
+    late = compute([name], {column: values[cut:] for column, values in candles.items()})[name]
+    warmup = warmup_bars([name])
+    assert np.isnan(late[:warmup]).all()
+    if name not in RECURSIVE:
+        np.testing.assert_array_equal(late[warmup:], whole[warmup:])
+    # Forgotten to a millionth of what was before: here of prices that differ by up to about 30.
+    np.testing.assert_allclose(late[warmup:], whole[warmup:], rtol=0, atol=100 * HISTORY_WEIGHT)
+
+
+@pytest.mark.parametrize("name", sorted(INDICATORS))
+def test_every_indicator_is_finite_in_a_dead_market(name: str) -> None:
+    flat = walk(300) | {column: np.full(300, 1e-5) for column in OHLC} | {"volume": np.zeros(300)}
+    values = compute([name], flat)[name]
+    assert np.isfinite(values[warmup_bars([name]) :]).all()
+
+
+def test_inputs_are_left_as_they_were() -> None:
+    candles = walk(300)
+    before = {name: values.copy() for name, values in candles.items()}
+    compute(INDICATORS, candles)
+    for name, values in candles.items():
+        np.testing.assert_array_equal(values, before[name])
+
+
+def test_columns_together_equal_columns_alone() -> None:
+    candles = walk(300)
+    together = compute(INDICATORS, candles)
+    for name in INDICATORS:
+        np.testing.assert_array_equal(compute([name], candles)[name], together[name])
+
+
+def test_definitions_differ_by_parameter_and_by_name() -> None:
+    digests = {ancestry(name).digest for name in INDICATORS}
+    assert len(digests) == len(INDICATORS)
+    assert ancestry("close").digest == "close"
+
+
+def test_every_column_has_a_sentence_with_its_unit() -> None:
+    sentences = definitions(FEATURES)
+    assert list(sentences) == list(FEATURES)
+    for name, sentence in sentences.items():
+        assert sentence.startswith(f"{name}: ")
+        assert any(unit in sentence for unit in ("quote currency", "unitless", "percent", "0 to 100")), (
+            sentence
+        )
+
+
+def test_a_sentence_tells_the_numbers_of_its_formula() -> None:
+    told = ("period_bars", "step", "num_waves", "fast_bars", "slow_bars", "signal_bars")
+    for name in {*INDICATORS} - {"bb_position"}:  # it speaks of the bands
+        stages = [each for each in formula_of(name).inputs if each not in {*FEATURES, OPEN_TIME, VOLUME}]
+        read = map(formula_of, [name, *stages])
+        numbers = {str(each.parameters[key]) for each in read for key in told if key in each.parameters}
+        assert numbers, name
+        assert numbers <= set(re.findall(r"[0-9]+", FEATURES[name].sentence)), name
+
+
+def test_an_unknown_column_names_its_nearest_neighbour() -> None:
+    told = "feature columns: 'volatilty' is no feature; did you mean volatility; got 'close', 'volatilty'"
+    with pytest.raises(DataError, match=told):
+        check_columns(["close", "volatilty"])
+
+
+def test_g4_duplicates_refused() -> None:
+    with pytest.raises(
+        DataError, match="'rsi' is listed twice; a repeated column adds nothing; got 'rsi', 'close', 'rsi'"
+    ):
+        check_columns(["rsi", "close", "rsi"])
+
+
+def test_an_empty_list_of_columns_is_refused() -> None:
+    with pytest.raises(DataError, match="must hold a feature, such as close; got none"):
+        check_columns([])
+
+
+def test_a_column_like_no_other_is_not_said_to_be_meant_as_none() -> None:
+    with pytest.raises(DataError, match="'qqqqqqqq' is no feature, which `features` lists; got"):
+        check_columns(["close", "qqqqqqqq"])

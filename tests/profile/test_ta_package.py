@@ -1,0 +1,278 @@
+"""Indicators of the package `ta` as features: which, computed how, refused why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ta.momentum import RSIIndicator, StochasticOscillator
+from ta.trend import ADXIndicator
+from ta.volatility import AverageTrueRange
+
+from v8.base.errors import DataError
+from v8.data.features.store import FeatureStore
+from v8.data.features.table import FeatureTable, compute_table
+from v8.data.market.candles import Candles
+from v8.data.market.checks import check_candles
+from v8.data.market.series import Series
+from v8.profile.formulas import Kind
+from v8.profile.indicators import FEATURES, ancestry, check_columns, plain_names, warmup_bars
+from v8.profile.ta_features import RefusedError, outputs, package_feature, read_name, suggestion
+
+NUM_ROWS = 440
+SEEDS = st.integers(0, 2**32 - 1)
+
+LOOK_AHEAD = {"kst", "kst_sig", "kst_diff"}
+ENDLESS = {"acc_dist_index", "on_balance_volume", "volume_price_trend", "cumulative_return"}
+ENDLESS |= {"negative_volume_index"}
+WITH_GAPS = {"psar_up", "psar_down"}
+REFUSED = {
+    **dict.fromkeys(LOOK_AHEAD, "looks ahead"),
+    **dict.fromkeys(ENDLESS, "depends on the first candle"),
+    **dict.fromkeys(WITH_GAPS, "has no value at some candles"),
+}
+
+SLOW = {"psar_up_indicator", "psar_down_indicator", "adx_pos", "adx_neg"}
+"""They loop over candles in Python; psar and adx of the same classes stand for them here."""
+
+SOME = (
+    "close",
+    "ta.rsi(window=2)",  # an exponential average
+    "ta.stoch_signal(window=10, smooth_window=5)",  # windows
+    "ta.adx(window=3)",  # two Wilder averages, in loops
+    "ta.chaikin_money_flow",  # sums that move with a window, of the volume
+    "ta.bollinger_hband_indicator",  # 0 or 1
+)
+
+
+def random_frame(seed: int, num_rows: int = NUM_ROWS) -> pd.DataFrame:
+    """Return a walk with quiet and wild stretches."""
+    rng = np.random.default_rng(seed)
+    size = np.repeat(rng.choice([1e-4, 0.003, 0.03], size=num_rows // 20 + 1), 20)[:num_rows]
+    close = rng.choice([1e-5, 1.0, 1e5]) * np.exp(np.cumsum(rng.normal(0, 1, num_rows) * size))
+    opened = np.concatenate([close[:1], close[:-1]])
+    reach = rng.uniform(0, 1, (2, num_rows)) * size
+    return pd.DataFrame(
+        {
+            "open_time": (1_700_000_100 + 900 * np.arange(num_rows)) * 1000,
+            "open": opened,
+            "high": np.maximum(opened, close) * (1 + reach[0]),
+            "low": np.minimum(opened, close) * (1 - reach[1]),
+            "close": close,
+            "volume": rng.gamma(2.0, 10.0, num_rows),
+        }
+    )
+
+
+def checked(frame: pd.DataFrame) -> Candles:
+    return check_candles(frame, Series("BTCUSDT", "15m"), source="demo")
+
+
+def by_time(table: FeatureTable) -> Mapping[int, bytes]:
+    rows = table.select(table.columns)
+    return {int(time): row.tobytes() for time, row in zip(table.open_time_s, rows, strict=True)}
+
+
+def assert_agree(one: FeatureTable, other: FeatureTable, num_shared: int) -> None:
+    first, second = by_time(one), by_time(other)
+    shared = first.keys() & second.keys()
+    assert len(shared) == num_shared
+    assert [time for time in shared if first[time] != second[time]] == []
+
+
+def test_every_public_method_of_every_indicator_is_known_by_its_name() -> None:
+    assert {"adx", "adx_pos", "stoch", "psar", "ichimoku_a", "money_flow_index", "daily_return"} <= set(
+        outputs()
+    )
+    assert read_name("ta.stoch").output.inputs == ("high", "low", "close")
+    assert metadata.version("ta") != "0.11.0" or len(outputs()) == 84
+
+
+@pytest.mark.parametrize("name", sorted(set(outputs()) - SLOW - {"sma_indicator"}))
+def test_an_output_is_a_feature_or_refused_with_its_reason(name: str) -> None:
+    if name in REFUSED:
+        with pytest.raises(RefusedError, match=rf"ta\.{name} {REFUSED[name]}"):
+            package_feature(f"ta.{name}")
+        assert f"ta.{name}" not in FEATURES
+        return
+    feature = FEATURES[f"ta.{name}"]
+    assert feature.formula is not None
+    assert feature.formula.warmup_bars < 2_000
+    assert f"in ta {metadata.version('ta')}, " in feature.sentence
+    assert len(f"{feature.name}: {feature.sentence}") <= 300  # what a published definition may have
+
+
+@settings(max_examples=8)
+@given(seed=SEEDS, cut=st.integers(1, 120), end=st.integers(320, NUM_ROWS))
+def test_a_candle_has_one_value_wherever_its_table_begins_and_ends(seed: int, cut: int, end: int) -> None:
+    frame, warmup = random_frame(seed), warmup_bars(SOME)
+    whole, part = compute_table(checked(frame), SOME), compute_table(checked(frame[cut:end]), SOME)
+    assert_agree(whole, part, end - cut - warmup)
+
+
+@settings(max_examples=8)
+@given(seed=SEEDS, cut=st.integers(200, NUM_ROWS - 1))
+def test_a_later_candle_changes_no_earlier_value(seed: int, cut: int) -> None:
+    frame, changed = random_frame(seed), random_frame(seed)
+    changed.loc[cut:, ["open", "high", "low", "close"]] *= 1.7
+    before, after = (by_time(compute_table(checked(each), SOME)) for each in (frame, changed))
+    times = [int(time // 1000) for time in frame["open_time"]]
+    same = [before[time] == after[time] for time in times if time in before]
+    first = cut - warmup_bars(SOME)
+    assert all(same[: max(0, first)])
+    # The change itself must be seen, or the test would prove nothing.
+    assert not all(same[max(0, first) :])
+
+
+@settings(max_examples=6)
+@given(
+    seed=SEEDS,
+    holes=st.lists(st.integers(1, NUM_ROWS - 1), max_size=1),
+    cuts=st.tuples(*[st.integers(200, 430)] * 2),
+)
+def test_a_store_that_has_grown_holds_what_is_computed_at_once(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, holes: list[int], cuts: tuple[int, int]
+) -> None:
+    store = FeatureStore(tmp_path_factory.mktemp("store"))
+    frame = random_frame(seed).drop(holes)
+    for stop in (*sorted(cuts), NUM_ROWS):
+        candles = checked(frame[frame.index < stop])
+        try:
+            expected = compute_table(candles, SOME)
+        except DataError as error:  # a hole may leave too little
+            assert "without a gap" in str(error)
+            continue
+        found = store.table(candles, SOME)
+        assert by_time(found) == by_time(expected)
+    assert not store.stats.damaged_files
+
+
+def test_values_are_those_of_the_package_on_all_history() -> None:
+    frame = random_frame(3, 1_000)
+    candles = {name: frame[name] for name in ("open", "high", "low", "close", "volume")}
+    high, low, close = candles["high"], candles["low"], candles["close"]
+    expected = {
+        "ta.rsi": RSIIndicator(close).rsi(),
+        "ta.stoch(window=10)": StochasticOscillator(high, low, close, window=10).stoch(),
+        "ta.adx_pos(window=20)": ADXIndicator(high, low, close, window=20).adx_pos(),
+        "ta.average_true_range": AverageTrueRange(high, low, close).average_true_range(),
+    }
+    table = compute_table(checked(frame), tuple(expected))
+    for name, values in expected.items():
+        np.testing.assert_allclose(table.column(name), values[-len(table) :], rtol=2e-6)
+
+
+def test_how_a_column_is_scaled_follows_from_its_unit() -> None:
+    kinds = {
+        "ta.rsi": Kind.CENTRED,
+        "ta.ema_indicator": Kind.PRICE,
+        "ta.donchian_channel_hband": Kind.PRICE,
+        "ta.bollinger_lband": Kind.AMOUNT,  # may leave the prices, and even fall below zero
+        "ta.macd": Kind.AMOUNT,
+        "ta.force_index": Kind.OTHER,
+    }
+    assert {name: FEATURES[name].kind for name in kinds} == kinds
+    assert FEATURES["ta.force_index"].sentence.endswith("quote currency times base currency")
+
+
+def test_a_name_is_written_in_one_way() -> None:
+    assert plain_names(["ta.adx( window = 14 )", "ta.adx(window=14.0)", "close"]) == (
+        "ta.adx",
+        "ta.adx",
+        "close",
+    )
+    with pytest.raises(DataError, match=r"'ta.adx\(window=14\)' is written ta\.adx"):
+        check_columns(["ta.adx(window=14)"])
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("ta.adxx", "no output of the package ta; did you mean ta.adx"),
+        ("ta.atr", "did you mean ta.average_true_range"),
+        (
+            "ta.adx(windo=14)",
+            "'windo' is no parameter of ta.adx, which has window, fillna; did you mean window",
+        ),
+        ("ta.adx(window=x)", "window=x of ta.adx must be a number up to 4096"),
+        ("ta.adx(fillna=1)", "fillna=1 of ta.adx must be true or false"),
+        ("ta.adx(14)", "parameter '14', which is not written NAME=VALUE"),
+        ("ta.stoch(window=10", "not written like ta.adx .* line of its own or quotation marks"),
+        (
+            "ta.sma_indicator",
+            r"ta.sma_indicator needs window: write for example ta.sma_indicator\(window=14\)",
+        ),
+        ("ta.adx(window=0)", "cannot be computed: the package says ValueError: window may not be 0"),
+        ("ta.sma_indicator(window=-3)", "cannot be computed: the package says ValueError"),
+        ("ta.donchian_channel_hband(offset=-3)", "has no value at some candles|looks ahead"),
+        (
+            "ta.ichimoku_a(visual=true)",
+            "looks ahead: its values for the first candles change with later ones",
+        ),
+        ("ta.ema_indicator(window=2000)", "depends on the first candle"),
+        ("ta.volume_price_trend(dropnans=true)", "cannot be computed|depends on the first candle"),
+    ],
+)
+def test_a_name_that_cannot_be_a_feature_says_why_and_what_may_be_meant(name: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        check_columns(["close", name])
+
+
+def test_more_columns_than_could_be_examined_soon_are_refused_unexamined() -> None:
+    before = package_feature.cache_info().misses
+    with pytest.raises(DataError, match="at most 100 features of the package ta, not 101"):
+        check_columns([f"ta.psar(step=0.{number + 200})" for number in range(101)])
+    assert package_feature.cache_info().misses == before
+
+
+def test_a_name_without_its_prefix_is_found_in_the_package() -> None:
+    assert suggestion("adx") == "ta.adx"
+    with pytest.raises(DataError, match=r"'adx' is no feature; did you mean ta\.adx"):
+        check_columns(["adx"])
+
+
+def test_what_reads_the_volume_refuses_candles_without_one() -> None:
+    candles = checked(random_frame(1).drop(columns="volume"))
+    assert len(compute_table(candles, ["ta.stoch"])) == NUM_ROWS - 63
+    with pytest.raises(
+        DataError, match=r"ta\.money_flow_index is computed from the volume; got candles without"
+    ):
+        compute_table(candles, ["ta.stoch", "ta.money_flow_index"])
+
+
+def test_a_flat_market_has_no_value_unless_the_last_one_is_asked_for() -> None:
+    frame = random_frame(2)
+    frame.loc[300:360, ["open", "high", "low", "close"]] = frame.loc[299, "close"]
+    candles = checked(frame)
+    with pytest.raises(
+        DataError, match=r"others in ta\.stoch\. Name ta\.stoch\(fillna=true\), which repeats"
+    ):
+        compute_table(candles, ["ta.stoch"])
+    values = compute_table(candles, ["ta.stoch(fillna=true)"]).column("ta.stoch(fillna=true)")
+    assert ((values >= 0) & (values <= 100)).all()
+
+
+def test_the_version_of_the_package_is_part_of_what_a_column_means() -> None:
+    formula = FEATURES["ta.stoch"].formula
+    assert formula is not None
+    assert formula.version == f"ta {metadata.version('ta')}, 1"
+    assert (
+        len({ancestry(name).digest for name in ("ta.stoch", "ta.stoch(window=10)", "ta.stoch_signal")}) == 3
+    )
+
+
+def test_a_file_with_columns_of_the_package_is_read_without_examining_them(tmp_path: Path) -> None:
+    candles, store = checked(random_frame(5)), FeatureStore(tmp_path)
+    store.table(candles, ["close", "ta.cci(window=23)"])
+    package_feature.cache_clear()
+    FeatureStore(tmp_path).table(candles, ["close"])
+    assert package_feature.cache_info().currsize == 0
+    again = FeatureStore(tmp_path)
+    again.table(candles, ["ta.cci(window=23)"])
+    assert again.stats.reused_columns == 1

@@ -1,0 +1,233 @@
+"""The manifest: what we write comes back, and what nobody of us writes is refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from v8.base.errors import ArtifactError
+from v8.publish.hub.layout import DataSpan, ListedFile, Manifest, is_published_path, list_files, read_manifest
+
+SERIES = "BTCUSDT-15m"
+PATHS = (
+    "README.md",
+    "leaderboard.csv",
+    *(f"models/{SERIES}/{name}" for name in ("README.md", "history.csv", "metadata.json", "model.keras")),
+)
+
+
+def made_manifest() -> Manifest:
+    return Manifest(
+        profile_name="aligned",
+        profile_digest="ab" * 32,
+        created_at="2026-11-01T12:00:00+00:00",
+        versions={"keras": "3.15.1"},
+        data={SERIES: DataSpan("vision", "2026-08-01T00:00:00+00:00", "2026-10-31T23:45:00+00:00", 8_000)},
+        files=tuple(ListedFile(path, "cd" * 32, 7) for path in PATHS),
+    )
+
+
+def content() -> Any:
+    return json.loads(made_manifest().to_text())
+
+
+def test_a_manifest_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    file = tmp_path / "manifest.json"
+    file.write_text(made_manifest().to_text())
+    assert read_manifest(file) == made_manifest()
+    assert read_manifest(file).to_text() == file.read_text()
+
+
+def test_the_form_of_a_manifest_is_the_one_that_others_read() -> None:
+    # A published manifest is read by every later v8: a change here needs another format number.
+    assert content() | {"files": content()["files"][:1]} == {
+        "format": 1,
+        "profile_name": "aligned",
+        "profile_digest": "ab" * 32,
+        "created_at": "2026-11-01T12:00:00+00:00",
+        "versions": {"keras": "3.15.1"},
+        "data": {
+            SERIES: {
+                "source": "vision",
+                "first_open": "2026-08-01T00:00:00+00:00",
+                "last_open": "2026-10-31T23:45:00+00:00",
+                "num_bars": 8_000,
+            }
+        },
+        "files": [{"path": "README.md", "sha256": "cd" * 32, "size_bytes": 7}],
+    }
+
+
+def test_the_files_of_one_series_are_its_folder() -> None:
+    assert [file.path for file in made_manifest().files_of(SERIES)] == list(PATHS[2:])
+    assert made_manifest().files_of("ETHUSDT-1h") == ()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../model.keras",
+        "models/../../x",
+        "models/BTCUSDT-15m/../model.keras",
+        "models/../model.keras",
+        "/etc/passwd",
+        "/README.md",
+        "./README.md",
+        "models//model.keras",
+        "models\\BTCUSDT-15m\\model.keras",
+        "models/BTCUSDT-15m/..\\model.keras",
+        "C:/README.md",
+        "models/BTCUSDT-15m/model.h5",
+        "models/BTCUSDT-15m/model.pkl",
+        "models/BTCUSDT-15m/model.keras/",
+        "models/BTCUSDT-15m/deep/model.keras",
+        "models/BTCUSDT/model.keras",
+        "models/btcusdt-15m/model.keras",
+        "models/BTCUSDT-7m/model.keras",
+        "models/model.keras",
+        "manifest.json",
+        "setup.py",
+        "readme.md",
+        "README.md\n",
+        "README.md\0",
+        "",
+    ],
+)
+def test_a_name_that_no_published_run_holds_is_refused(path: str) -> None:
+    assert not is_published_path(path)
+    changed = content()
+    changed["files"][0]["path"] = path
+    with pytest.raises(ArtifactError, match=r"manifest\.json, key files\.0\.path: names README\.md"):
+        Manifest.from_json(changed)
+
+
+@given(
+    st.lists(st.sampled_from(["..", ".", "", "models", SERIES, "model.keras", "README.md", "~"]), max_size=5)
+)
+def test_no_accepted_name_leaves_its_folder(parts: list[str]) -> None:
+    path = "/".join(parts)
+    if is_published_path(path):
+        assert not PurePosixPath(path).is_absolute()
+        assert ".." not in PurePosixPath(path).parts
+        assert path in PATHS
+
+
+def without(key: str) -> Callable[[Any], Any]:
+    return lambda found: {name: value for name, value in found.items() if name != key}
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (lambda found: found | {"format": 2}, r"reads manifest format 1; got format 2"),
+        (lambda found: found | {"format": True}, r"got format True"),
+        (lambda found: [], r"got format None"),
+        (without("format"), r"got format None"),
+        (without("versions"), r"key versions: field required; got no such key"),
+        (lambda found: found | {"more": 1}, r"key more: .*; got the unknown key 'more'"),
+        (lambda found: found | {"profile_name": ""}, r"key profile_name: .* at least 1 character; got ''"),
+        (
+            lambda found: found | {"profile_digest": "AB" * 32},
+            r"key profile_digest: .*\{64\}.*; got 'ABAB",
+        ),
+        (lambda found: found | {"versions": []}, r"key versions: .* dictionary; got \[\]"),
+        (lambda found: found | {"versions": {"keras": 3}}, r"key versions\.keras: .* string; got 3"),
+        (lambda found: found | {"data": {}}, r"key data: .* at least 1 item .*; got \{\}"),
+        (
+            lambda found: found | {"data": {"../x": {}}},
+            r"key data: names series such as .*; got \{'\.\./x'",
+        ),
+        (
+            lambda found: found | {"data": {SERIES: {}}},
+            r"key data\.BTCUSDT-15m\.source: .*; got no such key",
+        ),
+        (lambda found: found | {"files": {}}, r"key files: .* tuple; got \{\}"),
+        (lambda found: found | {"files": ["README.md"]}, r"key files\.0: .* dictionary .*; got 'README\.md'"),
+        (lambda found: found | {"files": found["files"][1:]}, r"a difference in README\.md"),
+        (lambda found: found | {"files": found["files"][:2]}, r"a difference in models/BTCUSDT-15m/README"),
+        (lambda found: found | {"files": found["files"][:1] + found["files"]}, r"another order or a repet"),
+        (lambda found: found | {"files": found["files"][::-1]}, r"ascending by path; got another order"),
+    ],
+)
+def test_a_manifest_of_another_form_is_refused(change: Callable[[Any], Any], match: str) -> None:
+    with pytest.raises(ArtifactError, match=match):
+        Manifest.from_json(change(content()))
+
+
+@pytest.mark.parametrize("size", [-1, 1.5, True, "7", None])
+def test_a_size_that_is_no_count_is_refused(size: Any) -> None:
+    changed = content()
+    changed["files"][0]["size_bytes"] = size
+    with pytest.raises(
+        ArtifactError, match=rf"key files\.0\.size_bytes: .*(integer|or equal to 0); got {size!r}\."
+    ):
+        Manifest.from_json(changed)
+
+
+def test_a_damaged_manifest_is_said(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text('{"format": 1')
+    with pytest.raises(ArtifactError, match="must be valid JSON"):
+        read_manifest(tmp_path / "manifest.json")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Write some files of a published run."""
+    for path in PATHS:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_bytes(b"content of " + path.encode())
+    (tmp_path / "manifest.json").write_text("{}")
+    return tmp_path
+
+
+def whole(folder: Path, files: tuple[ListedFile, ...]) -> list[str]:
+    return [file.path for file in files if file.is_intact_in(folder)]
+
+
+def test_listed_files_are_whole(folder: Path) -> None:
+    files = list_files(folder)
+    assert [file.path for file in files] == list(PATHS)
+    # "content of README.md" has 20 bytes.
+    assert files[0].size_bytes == 20
+    assert whole(folder, files) == list(PATHS)
+
+
+def test_a_flipped_byte_is_found(folder: Path) -> None:
+    files = list_files(folder)
+    model = folder / PATHS[-1]
+    model.write_bytes(model.read_bytes().replace(b"c", b"b", 1))
+    assert whole(folder, files) == list(PATHS[:-1])
+
+
+def test_a_missing_and_a_cut_file_are_found(folder: Path) -> None:
+    files = list_files(folder)
+    (folder / PATHS[-1]).write_bytes(b"cont")
+    assert whole(folder, files) == list(PATHS[:-1])
+    (folder / PATHS[-1]).unlink()
+    assert whole(folder, files) == list(PATHS[:-1])
+
+
+@pytest.mark.process
+def test_reading_a_manifest_starts_no_tensorflow() -> None:
+    code = "import sys, v8.publish.hub.layout; print({'tensorflow', 'keras', 'jax'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize("text", ["\x1b[31mred", "two\nlines", "bell\x07", "x" * 201, "ftp://me:secret@host"])
+@pytest.mark.parametrize("key", ["profile_name", "created_at"])
+def test_a_text_that_cannot_be_shown_as_it_is_is_refused(staged: Any, key: str, text: str) -> None:
+    content = json.loads(staged.manifest.to_text()) | {key: text}
+    with pytest.raises(ArtifactError, match=f"{key}") as caught:
+        Manifest.from_json(content)
+    assert str(caught.value).isprintable()
+    assert "secret" not in str(caught.value)

@@ -1,0 +1,362 @@
+"""Every view of a run gives each series and task one best baseline, one number and one verdict."""
+
+from __future__ import annotations
+
+import csv
+import re
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import pytest
+from ledger_entries import ISSUER, made_entry, made_score
+
+import v8
+from v8.annexes.comparison.measurement import measurement_of
+from v8.annexes.live.app import answers
+from v8.annexes.live.app.page import whole_record_part
+from v8.annexes.live.app.places import ModelSnapshot
+from v8.annexes.live.ledger.database import Ledger
+from v8.annexes.live.ledger.record import (
+    LiveRecord,
+    live_record,
+    own_baseline_sentence,
+    record_sentences,
+    record_table,
+)
+from v8.annexes.live.promotion.champion_test import ChampionTest
+from v8.api.issuing import error_lines
+from v8.base.wording import number, spaced
+from v8.cli.printing import print_leaderboard
+from v8.data.market.series import Series
+from v8.forecaster.metadata import HISTORY_FILE, Metadata, read_metadata
+from v8.model.baselines.baselines import BASELINES, NAIVE, called
+from v8.model.evaluation.decay import detect_decay
+from v8.model.evaluation.leaderboard import LEADERBOARD_FILE, rank_results
+from v8.model.evaluation.significance import Losses
+from v8.model.evaluation.verdict import references
+from v8.profile.tasks import TASKS
+from v8.publish.hub.publish import publish
+from v8.publish.hub.pull import pull
+from v8.publish.hub.staging import stage_run
+from v8.publish.report.card import model_card
+from v8.publish.report.charts import plotly
+from v8.publish.report.figures import change_pct, verdict_figures
+from v8.publish.report.first_screen import change
+from v8.publish.report.outputs import REPORT_FILE, RunOutputs
+from v8.runs.run_folder import read_run
+
+pytestmark = pytest.mark.tf  # the run has a real Keras file
+
+REPO = "someone/models"
+HORIZON_BARS = 2
+NAMES = ("BTCUSDT-15m", "ETHUSDT-15m", "BTCUSDT-1h", "ETHUSDT-1h")
+SHARES = {"BTCUSDT-15m": 0.25, "ETHUSDT-15m": 0.02, "BTCUSDT-1h": -0.02, "ETHUSDT-1h": -0.25}
+BEST_AT = {"15m": "offset", "1h": "last_close"}
+TITLES = {task: each.title for task, each in TASKS.items()}
+
+
+@pytest.fixture
+def run(make_run: Any) -> Path:
+    """A run in which another baseline errs least on the validation span of each timeframe.
+
+    On the test spans all of them err alike, and those of a single series would choose yet another one.
+    """
+    folder: Path = make_run(NAMES, shares=SHARES)
+    for name in NAMES:
+        metadata = read_metadata(folder / name)
+        evaluation = metadata.evaluation.to_json()
+        best = BEST_AT[name.rpartition("-")[2]]
+        evaluation["validation_mae"] = {
+            task: {baseline: 0.01 if baseline == best else 0.02 for baseline in each["significance"]}
+            for task, each in evaluation["tasks"].items()
+        }
+        if name == "ETHUSDT-1h":
+            evaluation["validation_mae"]["ohlc"] |= {"offset": 0.0099}
+        make_run.change(folder, name, evaluation=evaluation)
+    RunOutputs(folder, pytest.fail).write()
+    return folder
+
+
+@pytest.fixture
+def leaderboard(run: Path) -> dict[str, dict[str, str]]:
+    with (run / LEADERBOARD_FILE).open(newline="", encoding="utf-8") as file:
+        return {row["series"]: row for row in csv.DictReader(file)}
+
+
+@pytest.fixture
+def metadata(run: Path) -> dict[str, Metadata]:
+    return {name: read_metadata(run / name) for name in NAMES}
+
+
+def test_the_validation_spans_of_a_timeframe_choose_one_baseline(
+    leaderboard: dict[str, dict[str, str]],
+) -> None:
+    found = {
+        (name.rpartition("-")[2], row[f"{task}_best_baseline"])
+        for name, row in leaderboard.items()
+        for task in TASKS
+    }
+    assert found == set(BEST_AT.items())
+
+
+def test_forecasts_say_what_the_leaderboard_says(
+    leaderboard: dict[str, dict[str, str]], metadata: dict[str, Metadata]
+) -> None:
+    for name, row in leaderboard.items():
+        for task, quality in metadata[name].quality.items():
+            assert quality["best_baseline"] == row[f"{task}_best_baseline"]
+            assert quality["relative_mae_to_best"] == pytest.approx(
+                float(row[f"{task}_relative_mae_to_best"])
+            )
+            assert quality["verdict_against_best"] == row[f"{task}_verdict_against_best"]
+            assert quality["verdict"] == row[f"{task}_verdict"]
+        assert "of this series alone" not in " ".join(error_lines(metadata[name]))
+
+
+def test_the_readme_of_a_series_says_it(run: Path, leaderboard: dict[str, dict[str, str]]) -> None:
+    for name, row in leaderboard.items():
+        readme = (run / name / "README.md").read_text("utf-8")
+        for task in TASKS:
+            best = number(float(row[f"{task}_relative_mae_to_best"]))
+            cells = [task, number(float(row[f"{task}_relative_mae"])), row[f"{task}_verdict"]]
+            cells += [row[f"{task}_best_baseline"], best, row[f"{task}_verdict_against_best"]]
+            assert f"| {' | '.join(cells)} |" in re.sub(" +", " ", readme)
+
+
+def test_the_report_says_it_in_heading_and_table(run: Path, leaderboard: dict[str, dict[str, str]]) -> None:
+    page = (run / REPORT_FILE).read_text("utf-8")
+    assert "Best baselines: Candles: offset at 15m, last close at 1h; Bollinger bands: " in page
+    for name, row in leaderboard.items():
+        (heading,) = re.findall(rf"<summary>{name}<span>(.*?)</span></summary>", page)
+        for task, title in TITLES.items():
+            verdicts = dict.fromkeys((row[f"{task}_verdict"], row[f"{task}_verdict_against_best"]))
+            assert f"{title}: {spaced(', '.join(verdicts))}" in heading
+
+
+def test_the_figures_of_the_report_are_medians_of_it(
+    run: Path, leaderboard: dict[str, dict[str, str]]
+) -> None:
+    page = (run / REPORT_FILE).read_text("utf-8")
+    for task, title in TITLES.items():
+        (card,) = re.findall(rf'<section class="card"><h2[^>]*>{title}</h2>(.*?)</section>', page)
+        shown = re.findall(r"<strong[^>]*>(.*?)</strong>", card)
+        for column, figure in zip(("relative_mae", "relative_mae_to_best"), shown, strict=True):
+            middle = median(float(row[f"{task}_{column}"]) for row in leaderboard.values())
+            assert figure == change(middle)
+        # The timeframes have different ones, which the pointer names.
+        (names,) = re.findall('<span title="([^"]*)">than the best baseline</span>', card)
+        assert f"{title}: offset at 15m, last close at 1h" in names
+
+
+def test_a_comparison_of_profiles_has_its_errors(run: Path, leaderboard: dict[str, dict[str, str]]) -> None:
+    for name in NAMES:
+        (run / name / HISTORY_FILE).write_text("seconds\n1.0\n")  # the made run has no times
+    for model in measurement_of(run, NAMES)["models"]:
+        row = leaderboard[model["series"]]
+        for column in ("relative_mae", "relative_mae_to_best"):
+            expected = {task: pytest.approx(float(row[f"{task}_{column}"])) for task in TASKS}
+            assert model[column] == expected
+
+
+def live(
+    place: Path | str,
+    file: Path,
+    commits: dict[str, str | None],
+    baselines: tuple[str, ...] = ("offset", "last_close"),
+) -> LiveRecord:
+    """Return the record of forecasts of some series, with the commit of each; naive has the lowest error."""
+    with Ledger.open_to_write(file) as ledger:
+        for name, commit in commits.items():
+            issuer = replace(
+                ISSUER,
+                place=ledger.place(place),
+                series=name,
+                revision=commit,
+                bar_s=Series.parse(name).bar_s,
+                forecasters=("model", "naive", *baselines),
+            )
+            entry = made_entry(0, issuer)
+            assert ledger.add(entry)
+            ((number, _),) = ledger.pending(ledger.place(place), name, entry.issued_for_s).items()
+            losses = [[1.0, 1.0], [2.0, 2.0], *[[9.0, 9.0]] * len(baselines)]
+            ledger.add_score(number, made_score(losses, entry))
+        return live_record(ledger, place)
+
+
+def test_the_live_record_names_it(run: Path, tmp_path: Path) -> None:
+    record = live(run, tmp_path / "ledger.sqlite", {"BTCUSDT-15m": None, "BTCUSDT-1h": None})
+    named = {one.series: one.tasks["ohlc"].best.baseline for one in record.series}
+    assert named == {"BTCUSDT-15m": "offset", "BTCUSDT-1h": "last_close"}
+    assert record.with_own_baseline == []
+    (generation,) = record.series[0].generations
+    assert generation.tasks["ohlc"].best.baseline == named[record.series[0].series]
+
+
+def test_the_live_record_of_models_of_the_hub_names_it(run: Path, hub: Any, tmp_path: Path) -> None:
+    publish(stage_run(run, tmp_path / "staged", REPO), REPO, is_private=True)
+    names = ["ETHUSDT-15m", "ETHUSDT-1h"]
+    commit = pull(REPO, names).revision
+    hub.stop()  # a record is computed without the Hub
+    elsewhere = "BTCUSDT-1h"  # it was not pulled to this machine
+    commits: dict[str, str | None] = dict.fromkeys([*names, elsewhere], commit)
+    record = live(REPO, tmp_path / "ledger.sqlite", commits)
+    named = {one.series: one.tasks["ohlc"].best.baseline for one in record.series}
+    assert named == {"ETHUSDT-15m": "offset", "ETHUSDT-1h": "last_close", elsewhere: "naive"}
+    assert record.with_own_baseline == [elsewhere]
+    assert not record.tasks["ohlc"].is_best_of_run
+
+
+def test_a_live_record_says_that_it_chose_the_baseline_itself(
+    make_run: Any, hub: Any, tmp_path: Path
+) -> None:
+    older = make_run(NAMES[:1])  # of format 1, which stores no verdict
+    publish(stage_run(older, tmp_path / "staged", REPO), REPO, is_private=True)
+    commit = pull(REPO).revision
+    record = live(REPO, tmp_path / "ledger.sqlite", {NAMES[0]: commit})
+    assert record.tasks["ohlc"].best.baseline == "naive"
+    assert f"BTCUSDT-15m: {own_baseline_sentence()}" in record_sentences(record)
+    assert own_baseline_sentence() in str(whole_record_part(record))
+
+
+def test_a_baseline_that_was_not_forecast_is_not_named(run: Path, tmp_path: Path) -> None:
+    record = live(run, tmp_path / "ledger.sqlite", {"BTCUSDT-15m": None}, ("last_close",))
+    assert record.tasks["ohlc"].best.baseline == "naive"
+    assert record.with_own_baseline == ["BTCUSDT-15m"]
+
+
+def test_the_card_and_the_service_say_it(
+    run: Path, leaderboard: dict[str, dict[str, str]], metadata: dict[str, Metadata]
+) -> None:
+    card = model_card("someone/models", read_run(run), [*metadata.values()], {})
+    assert "Best baselines: ohlc: " in card
+    folders = {Series.parse(name): run / name for name in NAMES}
+    by_series = {Series.parse(name): each for name, each in metadata.items()}
+    served = answers.leaderboard(ModelSnapshot("run", None, folders, by_series, {}))["leaderboard"]
+    for row in served:
+        expected = leaderboard[row["series"]]
+        for task, comparisons in row["tasks"].items():
+            assert comparisons["best_baseline"]["name"] == expected[f"{task}_best_baseline"]
+            assert comparisons["best_baseline"]["verdict"] == expected[f"{task}_verdict_against_best"]
+            shown = number(float(expected[f"{task}_relative_mae_to_best"]))
+            assert shown in card
+
+
+def test_a_part_of_a_run_is_published_with_the_verdicts_of_the_run(
+    run: Path, metadata: dict[str, Metadata], leaderboard: dict[str, dict[str, str]]
+) -> None:
+    only = metadata["ETHUSDT-1h"]
+    assert only.evaluation.best_baseline("ohlc") == "offset"  # for this series alone
+    card = model_card("someone/models", read_run(run), [only], {})
+    assert "× last_close" in card
+    assert "Candles × offset" not in card
+
+
+def baselines_in(text: str) -> set[str]:
+    """Return the baselines that a text names, but for the naive forecast."""
+    names = {called(name) for name in BASELINES} - {called(NAIVE)}
+    return {name for name in names if re.search(rf"\b{re.escape(name)}\b", text)}
+
+
+def of_leaderboard(run: Path, metadata: Metadata) -> str:
+    with (run / LEADERBOARD_FILE).open(newline="", encoding="utf-8") as file:
+        (row,) = [row for row in csv.DictReader(file) if row["series"] == metadata.series]
+    return str(row)
+
+
+def of_report(run: Path, metadata: Metadata) -> str:
+    page = (run / REPORT_FILE).read_text("utf-8")
+    (heading,) = re.findall(rf"<summary>{metadata.series}<span>(.*?)</span></summary>", page)
+    # It writes names of baselines as words.
+    for name in BASELINES:
+        heading = heading.replace(spaced(name), name)
+    return str(heading)
+
+
+def of_readme(run: Path, metadata: Metadata) -> str:
+    text = (run / metadata.series / "README.md").read_text("utf-8")
+    rows = [line for line in text.splitlines() if line.startswith(tuple(f"| {task} " for task in TASKS))]
+    assert len(rows) == len(TASKS)
+    return str(rows)
+
+
+def of_card(run: Path, metadata: Metadata) -> str:
+    card = model_card(REPO, read_run(run), [metadata], {})
+    return str(re.findall(r"× ([a-z_]+)", card))
+
+
+def of_predict(_: Path, metadata: Metadata) -> str:
+    return str(metadata.quality)
+
+
+def of_api(run: Path, metadata: Metadata) -> str:
+    series = Series.parse(metadata.series)
+    snapshot = ModelSnapshot("run", None, {series: run / metadata.series}, {series: metadata}, {})
+    return str(answers.leaderboard(snapshot))
+
+
+def of_python(run: Path, metadata: Metadata) -> str:
+    rows = v8.leaderboard([run])
+    return str([*rows.loc[rows["series"] == metadata.series, "best_baseline"]])
+
+
+def of_live_record(run: Path, metadata: Metadata) -> str:
+    record = live(run, run / f"{metadata.series}.sqlite", {metadata.series: None})
+    return str([record_table(record).markdown(), *record_sentences(record)])
+
+
+def of_promotion(_: Path, metadata: Metadata) -> str:
+    return str(ChampionTest(metadata.evaluation, {}, {}, references(metadata.verdicts)).best_baselines)
+
+
+def of_decay(_: Path, metadata: Metadata) -> str:
+    drawn = np.random.default_rng(1).uniform(1.0, 2.0, 300)
+    losses = dict.fromkeys(metadata.evaluation.errors["ohlc"], drawn)
+    losses["model"] = 5.0 * losses["model"]  # worse than all, so the reason names each comparison
+    newer = Losses(dict.fromkeys(metadata.evaluation.tasks, losses), np.arange(300), HORIZON_BARS, "since")
+    return detect_decay(metadata.evaluation, newer, references(metadata.verdicts))[1]
+
+
+VIEWS = {
+    "leaderboard": of_leaderboard,
+    "report": of_report,
+    "README of the series": of_readme,
+    "card": of_card,
+    "predict": of_predict,
+    "API": of_api,
+    "Python": of_python,
+    "live record": of_live_record,
+    "promotion": of_promotion,
+    "decay": of_decay,
+}
+
+
+def test_no_view_names_another_reference_than_the_run_s(run: Path, metadata: dict[str, Metadata]) -> None:
+    for name, metadata_of_series in metadata.items():
+        expected = {BEST_AT[name.rpartition("-")[2]]}
+        named = {view: baselines_in(of_view(run, metadata_of_series)) for view, of_view in VIEWS.items()}
+        assert named == dict.fromkeys(VIEWS, expected), name
+
+
+def test_the_terminal_names_both(
+    run: Path, metadata: dict[str, Metadata], capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_leaderboard(rank_results(each.result for each in metadata.values()), run)
+    (line,) = re.findall(r"^Best baselines: (.*)\.$", capsys.readouterr().out, re.MULTILINE)
+    by_task = dict(part.split(": ") for part in line.split("; "))
+    expected = {f"{name} at {timeframe}" for timeframe, name in BEST_AT.items()}
+    assert {task: set(names.split(", ")) for task, names in by_task.items()} == dict.fromkeys(TASKS, expected)
+
+
+def test_the_pictures_draw_the_errors_relative_to_it(
+    metadata: dict[str, Metadata], leaderboard: dict[str, dict[str, str]]
+) -> None:
+    rows = rank_results(each.result for each in metadata.values())
+    _, best = verdict_figures(rows)
+    drawn = [x for trace in plotly(best)["data"] for x in trace["x"]]
+    for row in leaderboard.values():
+        for task in TASKS:
+            multiple = float(row[f"{task}_relative_mae_to_best"])
+            assert any(x == pytest.approx(change_pct(multiple), abs=1e-6) for x in drawn), row["series"]

@@ -1,0 +1,335 @@
+"""`python -m v8 publish` and `--publish`: what they print, how they exit, what they never say."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from forked import called
+from ledger_entries import ISSUER, made_entry
+from signs import without_signs
+from typer.testing import CliRunner, Result
+
+from v8.annexes.live.ledger.database import Ledger
+from v8.base.errors import ArtifactError
+from v8.cli.app import app
+from v8.data.market.series import Series
+from v8.data.market.sources.source import open_source
+from v8.publish.hub.staging import stage_run
+from v8.runs.run_folder import SeriesState
+
+REPO = "someone/fleet"
+_BARS = ("HF_HUB_DISABLE_PROGRESS_BARS",)
+
+
+def call(*words: str | Path) -> Result:
+    """Run the command line in this process."""
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def start(*words: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "v8", *map(str, words)],
+        env={name: value for name, value in {**os.environ, **env}.items() if name not in _BARS},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.mark.tf
+@pytest.mark.process
+def test_a_process_publishes_and_prints_where(hub: Any, make_run: Any, tokens: Any) -> None:
+    done = start("publish", make_run(), "--repo", REPO)
+    assert done.returncode == 0, done.stderr
+    assert without_signs(done.stderr) == ""  # no progress bars where there is no terminal
+    commit = hub.commits(REPO)[0]
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("2 models of aligned for someone/fleet: 13 files, ")
+    assert lines[1:6] == [
+        "Difference to what is in someone/fleet:",
+        "  added:   2 models, 13 files: BTCUSDT-15m, ETHUSDT-1h",
+        "  changed: 0 models, 0 files",
+        "  kept:    0 models, 1 file",  # .gitattributes
+        "  removed: 0 models, 0 files",
+    ]
+    assert lines[6].startswith("Sent 13 files, ")
+    assert lines[7] == f"Published: {hub.url}/{REPO}/commit/{commit.oid}"
+
+
+@pytest.mark.nightly
+@pytest.mark.tf
+@pytest.mark.process
+def test_a_client_that_is_asked_to_tell_everything_keeps_the_token(
+    hub: Any, make_run: Any, tokens: Any
+) -> None:
+    hub.lose_answer("lfs-put")
+    hub.answer("commit", 403)
+    env = {**os.environ, "HF_DEBUG": "1", "HF_HUB_VERBOSITY": "debug"}
+    done = called("publish", make_run(), "--repo", REPO, env=env)
+    assert done.returncode == 5
+    assert "Send: " in done.stderr  # the client's own record of every request
+    assert tokens.write not in done.stdout + done.stderr
+
+
+@pytest.mark.tf
+@pytest.mark.process
+def test_a_process_with_a_wrong_token_says_one_line_and_exits_5(hub: Any, make_run: Any, tokens: Any) -> None:
+    done = start("publish", make_run(), "--repo", REPO, HF_TOKEN=tokens.wrong)
+    assert done.returncode == 5
+    assert len(without_signs(done.stderr).splitlines()) == 1
+    assert without_signs(done.stderr).startswith("error: HF_TOKEN: must be a valid access token")
+    assert tokens.wrong not in done.stdout + done.stderr
+
+
+@pytest.mark.tf
+def test_nothing_new_is_said(hub: Any, make_run: Any) -> None:
+    run = make_run()
+    call("publish", run, "--repo", REPO)
+    again = call("publish", run, "--repo", REPO)
+    assert again.exit_code == 0
+    url = f"{hub.url}/{REPO}/commit/{hub.commits(REPO)[0].oid}"
+    assert again.stdout.splitlines()[-1] == f"Nothing has changed since {url}"
+
+
+@pytest.mark.tf
+def test_pauses_are_told(hub: Any, make_run: Any) -> None:
+    hub.answer("commit", 429, retry_after="0")
+    done = call("publish", make_run(), "--repo", REPO)
+    assert done.exit_code == 0
+    assert "someone/fleet: status 429; trying again in 0 s" in done.stderr
+
+
+@pytest.mark.tf
+def test_models_that_the_run_lacks_stay_unless_they_are_pruned(hub: Any, make_run: Any) -> None:
+    call("publish", make_run(["BTCUSDT-15m", "ETHUSDT-1h"]), "--repo", REPO)
+    fewer = make_run(["BTCUSDT-15m"])
+    kept = call("publish", fewer, "--repo", REPO)
+    assert "  removed: 0 models, 0 files" in kept.stdout
+    assert "models/ETHUSDT-1h/model.keras" in hub.files(REPO)
+    pruned = call("publish", fewer, "--repo", REPO, "--prune")
+    assert "  removed: 1 model, 4 files: ETHUSDT-1h" in pruned.stdout
+    assert "models/ETHUSDT-1h/model.keras" not in hub.files(REPO)
+
+
+@pytest.mark.tf
+def test_private_and_only_skilled_and_partial_arrive(hub: Any, make_run: Any) -> None:
+    run = make_run(
+        ["BTCUSDT-15m", "ETHUSDT-1h"],
+        shares={"ETHUSDT-1h": make_run.LOSING},
+        unfinished={"SOLUSDT-1h": SeriesState("pending")},
+    )
+    assert call("publish", run, "--repo", REPO).exit_code == 5
+    done = call("publish", run, "--repo", REPO, "--private", "--only-skilled", "--partial")
+    assert done.exit_code == 0, done.stderr
+    assert hub.repos[REPO].is_private
+    assert "ETHUSDT-1h: held back, because it loses to the naive forecast" in done.stdout
+    assert "SOLUSDT-1h: held back, because its training is not finished." in done.stdout
+    assert "1 models of aligned" in done.stdout
+
+
+@pytest.mark.nightly
+@pytest.mark.tf
+def test_a_dry_run_shows_the_difference_that_publishing_then_makes(
+    hub: Any, make_run: Any, monkeypatch: pytest.MonkeyPatch, tokens: Any
+) -> None:
+    call("publish", make_run(["BTCUSDT-15m", "ETHUSDT-1h", "SOLUSDT-1h"]), "--repo", REPO)
+    run = make_run(["BTCUSDT-15m"], shares={"BTCUSDT-15m": make_run.SHORT})
+    size = (run / "BTCUSDT-15m" / "model.keras").stat().st_size
+    hub.forget()
+    monkeypatch.delenv("HF_TOKEN")
+    for words in ((), ("--prune",)):
+        dry = call("publish", run, "--repo", REPO, "--dry-run", *words)
+        assert dry.exit_code == 0, dry.stderr
+        assert f"models/BTCUSDT-15m/model.keras {size:,} " in " ".join(dry.stdout.split()) + " "
+    assert {request.method for request in hub.requests} <= {"GET", "HEAD"}
+    assert len(hub.commits(REPO)) == 1
+    monkeypatch.setenv("HF_TOKEN", tokens.write)
+    done = call("publish", run, "--repo", REPO, "--prune")
+    assert differences(dry.stdout) == differences(done.stdout)
+    assert differences(done.stdout)[-1] == "  removed: 2 models, 8 files: ETHUSDT-1h, SOLUSDT-1h"
+    again = call("publish", run, "--repo", REPO, "--dry-run")
+    assert again.stdout.splitlines()[-1] == f"{REPO} holds all of it already: publishing changes nothing."
+
+
+@pytest.mark.tf
+def test_repositories_of_several_profiles_stand_in_one_collection(hub: Any, make_run: Any) -> None:
+    words = ("--collection", "Crypto forecasters")
+    for name in ("fleet", "other", "fleet"):
+        done = call("publish", make_run(["BTCUSDT-15m"]), "--repo", f"someone/{name}", *words)
+        assert done.exit_code == 0, done.stderr
+    ((slug, collection),) = hub.collections.items()
+    assert done.stdout.splitlines()[-1] == f"It stands in {hub.url}/collections/{slug}"
+    assert (collection.title, collection.is_private) == ("Crypto forecasters", False)
+    assert collection.items == [("model", "someone/fleet"), ("model", "someone/other")]
+
+
+@pytest.mark.nightly
+@pytest.mark.tf
+def test_a_collection_is_made_once_whatever_gets_lost_and_a_dry_run_makes_none(
+    hub: Any, make_run: Any
+) -> None:
+    run, words = make_run(["BTCUSDT-15m"]), ("--collection", "Mine", "--private")
+    dry = call("publish", run, "--repo", REPO, "--dry-run", *words)
+    assert dry.stdout.splitlines()[-1] == "It would stand in the collection Mine."
+    assert (hub.collections, hub.repos) == ({}, {})
+    hub.lose_answer("collections")
+    hub.lose_answer("collection-items")
+    hub.answer("collection-items", 429, retry_after="0")
+    assert call("publish", run, "--repo", REPO, *words).exit_code == 0
+    ((_, collection),) = hub.collections.items()
+    assert (collection.items, collection.is_private) == ([("model", REPO)], True)
+
+
+@pytest.mark.tf
+def test_a_collection_that_the_hub_refuses_is_told_and_the_models_are_published(
+    hub: Any, make_run: Any, tokens: Any
+) -> None:
+    done = call("publish", make_run(["BTCUSDT-15m"]), "--repo", REPO, "--collection", "x" * 61)
+    assert done.exit_code == 5
+    said = f"--collection: the Hub must put {REPO} into the collection; got status 400: "
+    assert said in done.stderr
+    assert "It is published" in done.stderr
+    assert tokens.write not in done.stdout + done.stderr
+    assert "models/BTCUSDT-15m/model.keras" in hub.files(REPO)
+
+
+def test_track_publishes_the_record_and_prints_it_as_json_all_the_same(
+    hub: Any, tmp_path: Path, tokens: Any
+) -> None:
+    file = tmp_path / "ledger.sqlite"
+    words = ("track", "--repo", "you/models", "--ledger", file, "--publish", "someone/record")
+    with Ledger.open_to_write(file) as ledger:
+        ledger.add(made_entry(issuer=replace(ISSUER, place="you/models")))
+    done = call(*words, "--format", "json")
+    assert done.exit_code == 0, done.stderr
+    assert json.loads(done.stdout)["num_issued"] == 1
+    (commit,) = hub.commits("datasets/someone/record")
+    assert f"Published: {hub.url}/datasets/someone/record/commit/{commit.oid}" in done.stderr
+    assert "  added:   2 files" in done.stderr
+    card = hub.files("datasets/someone/record")["README.md"].decode()
+    assert f"by the models of [you/models]({hub.url}/you/models)" in card
+    again = call(*words)
+    assert "Nothing was sent: " in again.stderr
+    assert again.stdout.startswith("Live record of you/models")
+    assert tokens.write not in done.output + again.output
+
+
+def test_track_publishes_all_series_or_none(hub: Any) -> None:
+    done = call("track", "--repo", "you/models", "--series", "BTCUSDT-15m", "--publish", REPO)
+    assert done.exit_code == 2
+    assert "--publish: publishes the forecasts of all series; got --series together with it" in done.stderr
+    assert hub.count() == 0
+
+
+@pytest.mark.tf
+def test_a_dry_run_says_that_there_is_no_repository_yet_and_makes_none(
+    hub: Any, make_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HF_TOKEN")
+    dry = call("publish", make_run(), "--repo", REPO, "--dry-run")
+    assert dry.exit_code == 0, dry.stderr
+    assert f"There is no repository {REPO} yet that this user may see" in dry.stdout
+    assert hub.repos == {}
+
+
+def differences(output: str) -> list[str]:
+    """Return the lines of a difference."""
+    starts = ("  added:", "  changed:", "  kept:", "  removed:")
+    return [line for line in output.splitlines() if line.startswith(starts)]
+
+
+@pytest.mark.tf
+def test_a_dry_run_refuses_what_publishing_would_refuse(make_run: Any) -> None:
+    demo = call("publish", make_run(source="demo"), "--repo", REPO, "--dry-run")
+    assert (demo.exit_code, demo.stdout) == (5, "")
+    assert "only models of real markets are published" in demo.stderr
+    name = call("publish", make_run(), "--repo", "fleet", "--dry-run")
+    assert name.exit_code == 5
+    assert "--repo: is user/name" in name.stderr
+
+
+@pytest.mark.tf
+def test_a_damaged_series_is_held_back_from_what_is_partial_and_the_folder_is_not_asked_for(
+    make_run: Any, tmp_path: Path
+) -> None:
+    run = make_run()
+    (run / ".lock").unlink()
+    (run / ".lock").mkdir()  # refused to everybody
+    (run / "ETHUSDT-1h" / "model.keras").write_bytes(b"cut")
+    with pytest.raises(ArtifactError, match=r"model\.keras: must be the file .* with --redo ETHUSDT-1h"):
+        stage_run(run, tmp_path / "whole", REPO)
+    staged = stage_run(run, tmp_path / "part", REPO, is_partial=True)
+    assert staged.held_back == {"ETHUSDT-1h": "its files are damaged"}
+    assert not (tmp_path / "part" / "models" / "ETHUSDT-1h").exists()
+    assert not any("ETHUSDT-1h" in file.path for file in staged.files)
+    assert str(run) not in (tmp_path / "part" / "README.md").read_text("utf-8")
+
+
+def test_a_folder_that_is_no_run_exits_3_and_stays_as_it_is(hub: Any, tmp_path: Path) -> None:
+    done = call("publish", tmp_path / "nothing", "--repo", REPO)
+    assert done.exit_code == 3
+    assert not (tmp_path / "nothing").exists()
+    assert hub.count() == 0
+
+
+def test_the_main_job_refuses_to_publish_the_demo_market_before_training(hub: Any, tmp_path: Path) -> None:
+    done = call("run", "--source", "demo", "--publish", REPO, "--runs", tmp_path / "runs")
+    assert done.exit_code == 5
+    assert "--source demo: only models of real markets are published" in done.stderr
+    assert not (tmp_path / "runs").exists()
+    assert hub.count() == 0
+
+
+def test_the_main_job_checks_the_token_before_training(
+    hub: Any, tmp_path: Path, tokens: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", tokens.stranger)
+    files = ("--source", "files", "--data-dir", tmp_path, "--series", "BTCUSDT-15m")
+    done = call("run", *files, "--publish", REPO, "--runs", tmp_path / "runs")
+    assert done.exit_code == 5
+    assert "needs a token that may write repositories of someone; got the token of stranger" in done.stderr
+    assert not (tmp_path / "runs").exists()
+    assert hub.routes == ["whoami"]
+
+
+@pytest.mark.process
+def test_the_main_job_does_not_publish_when_a_series_failed_and_says_how_to(hub: Any, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    words = ["--source", "files", "--data-dir", tmp_path, "--series", "BTCUSDT-15m", "--runs", runs]
+    done = called("run", *words, "--publish", REPO)
+    assert done.returncode == 3  # no candles at all
+    said = f"Publish the others with: python -m v8 publish {runs / 'frontier'} --repo {REPO} --partial"
+    assert done.stderr.splitlines()[-1].endswith(said)
+    assert hub.routes == ["whoami"]
+
+
+@pytest.mark.nightly
+@pytest.mark.process
+def test_the_main_job_publishes_what_it_trained(
+    hub: Any, tmp_path: Path, make_profile: Any, tokens: Any
+) -> None:
+    profile = tmp_path / "tiny.yaml"
+    tiny = make_profile("dense_newest", training={"epochs": 1}, newest_bars=420)
+    profile.write_text(yaml.safe_dump(tiny.model_dump(mode="json")))
+    candles = open_source("demo").candles(Series.parse("BTCUSDT-15m"), 420)
+    candles.to_frame().reset_index().to_csv(tmp_path / "BTCUSDT-15m.csv", index=False)
+    words = ["run", "--profile", profile, "--source", "files", "--data-dir", tmp_path, "--workers", "1"]
+    words += ["--series", "BTCUSDT-15m", "--runs", tmp_path / "runs", "--publish", REPO]
+    done = called(*words, tf=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"Published: {hub.url}/{REPO}/commit/{hub.commits(REPO)[0].oid}" in done.stdout
+    assert tokens.write not in done.stdout + done.stderr
+    run = tmp_path / "runs" / "tiny"
+    for name in ("model.keras", "metadata.json", "history.csv", "README.md"):
+        assert hub.files(REPO)[f"models/BTCUSDT-15m/{name}"] == (run / "BTCUSDT-15m" / name).read_bytes()
+    assert call("publish", run, "--repo", REPO).stdout.splitlines()[-1].startswith("Nothing has changed")

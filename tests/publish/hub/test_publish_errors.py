@@ -1,0 +1,182 @@
+"""What publishing refuses: one sentence that says what to do, and the token in none of them."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+import pytest
+
+from v8.base.errors import PublishError
+from v8.publish.hub import hub_endpoint
+from v8.publish.hub.client import HubRetryPolicy, check_repo_name
+from v8.publish.hub.publish import check_access, publish
+from v8.publish.hub.staging import Staged
+
+REPO = "someone/fleet"
+QUICK = HubRetryPolicy(timeout_s=20.0, num_tries=1, sleep=lambda seconds: None)
+
+
+def error_of(staged: Staged, repo: str = REPO) -> PublishError:
+    with pytest.raises(PublishError, match=" got ") as caught:
+        publish(staged, repo, is_private=False, retries=QUICK)
+    # The client's errors hold the request, and that holds the token.
+    assert caught.value.__context__ is None
+    return caught.value
+
+
+def everything_said(error: BaseException) -> str:
+    """Return all that a traceback, a log or a debugger's one-liner would show, chained errors included."""
+    said = ["".join(traceback.format_exception(error))]
+    seen: list[BaseException | None] = [error]
+    while seen:
+        one = seen.pop()
+        if one is not None:
+            said += [str(one), repr(one), repr(one.args), repr(vars(one))]
+            seen += [one.__cause__, one.__context__]
+    return "\n".join(said)
+
+
+@pytest.mark.tf
+def test_a_wrong_token_is_said(hub: Any, staged: Staged, tokens: Any, monkeypatch: Any) -> None:
+    monkeypatch.setenv("HF_TOKEN", tokens.wrong)
+    error = error_of(staged)
+    assert str(error) == (
+        "HF_TOKEN: must be a valid access token of the Hugging Face Hub; got one that the Hub does not know. "
+        "Create one with write access at https://huggingface.co/settings/tokens, then set HF_TOKEN or run "
+        "`hf auth login`."
+    )
+    assert hub.routes == ["whoami"]
+    assert tokens.wrong not in everything_said(error)
+
+
+@pytest.mark.tf
+def test_no_token_is_said_without_asking_anybody(hub: Any, staged: Staged, monkeypatch: Any) -> None:
+    monkeypatch.delenv("HF_TOKEN")
+    error = error_of(staged)
+    assert "HF_TOKEN: publishing needs an access token of the Hugging Face Hub; got none." in str(error)
+    assert hub.count() == 0
+
+
+@pytest.mark.tf
+def test_a_token_that_may_only_read_is_said(hub: Any, staged: Staged, tokens: Any, monkeypatch: Any) -> None:
+    hub.create(REPO)
+    monkeypatch.setenv("HF_TOKEN", tokens.read)
+    error = error_of(staged)
+    wanted = "needs a token that may write repositories of someone; got a token that may only read."
+    assert f"{REPO}: {wanted}" in str(error)
+    assert hub.routes == ["whoami"]
+    assert tokens.read not in everything_said(error)
+
+
+@pytest.mark.tf
+def test_a_strangers_token_is_said(hub: Any, staged: Staged, tokens: Any, monkeypatch: Any) -> None:
+    monkeypatch.setenv("HF_TOKEN", tokens.stranger)
+    error = error_of(staged)
+    assert "may write repositories of someone; got the token of stranger." in str(error)
+    assert tokens.stranger not in everything_said(error)
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize("route", ["create", "preupload", "lfs-batch", "commit"])
+def test_a_refusal_that_comes_late_is_said(hub: Any, staged: Staged, tokens: Any, route: str) -> None:
+    # A fine-grained token does not tell beforehand what it may.
+    hub.answer(route, 403, times=9)
+    if route == "create":
+        hub.answer("info", 404, times=9, x_error_code="RepoNotFound")
+    error = error_of(staged)
+    assert (
+        "needs a token that may write repositories of someone; got a token that may not write there"
+        in str(error)
+    )
+    assert tokens.write not in everything_said(error)
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize("route", ["info", "tree", "preupload", "commit"])
+def test_a_repository_that_vanishes_is_said(hub: Any, staged: Staged, tokens: Any, route: str) -> None:
+    hub.answer(route, 404, times=9, x_error_code="RepoNotFound")
+    error = error_of(staged)
+    assert f"{REPO}: the repository must be one that exists and that the token may see; got" in str(error)
+    assert tokens.write not in everything_said(error)
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize(
+    "route", ["whoami", "create", "info", "tree", "validate-yaml", "preupload", "commit"]
+)
+def test_a_hub_that_repeats_the_token_does_not_get_it_printed(
+    hub: Any, staged: Staged, tokens: Any, route: str
+) -> None:
+    hub.answer(route, 400, times=9, message=f"Bad request by Bearer {tokens.write}!")
+    error = error_of(staged)
+    assert "the Hub must take the commit; got " in str(error)
+    assert "(token)" in str(error) or route == "validate-yaml"
+    assert tokens.write not in everything_said(error)
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize("token", ["hf_a\ttab", "hf_café", "hf_with blank"])
+def test_a_token_that_no_header_can_hold_is_refused_before_it_gets_into_one(
+    hub: Any, staged: Staged, monkeypatch: Any, token: str
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", token)
+    error = error_of(staged)
+    assert "must be a valid access token" in str(error)
+    assert hub.count() == 0
+    assert token not in everything_said(error)
+    assert token.split()[0] not in str(error)
+
+
+@pytest.mark.tf
+def test_a_page_that_is_no_hub_is_said(hub: Any, staged: Staged, tokens: Any, monkeypatch: Any) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", f"{hub.url}/some/proxy")
+    error = error_of(staged)
+    assert "the repository must be one that exists" in str(error)
+    assert tokens.write not in everything_said(error)
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize(
+    "name",
+    (
+        "fleet;a/b/c;;/;someone/;/fleet;some one/fleet;someone/fl--eet;someone/../fleet;someone/..;"
+        "someone/fleet.git;-a/b;a/b-;.a/b;a/b\n;a\\b;é/b;" + "x/" * 49 + "x"
+    ).split(";"),
+)
+def test_what_is_no_repository_name_is_refused_without_asking(hub: Any, staged: Staged, name: str) -> None:
+    error = error_of(staged, name)
+    assert str(error).startswith("--repo: is user/name in letters, digits, '-', '_' and '.', at most 96")
+    assert hub.count() == 0
+
+
+@pytest.mark.parametrize("name", ["someone/fleet", "a/b", "Some-one_1/fleet.v2", "s/" + "x" * 94])
+def test_names_that_the_hub_allows_are_allowed(name: str) -> None:
+    from huggingface_hub.utils import validate_repo_id
+
+    check_repo_name(name)
+    validate_repo_id(name)
+
+
+def test_access_can_be_checked_before_hours_of_training(
+    hub: Any, tokens: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_access(REPO, QUICK)
+    assert hub.routes == ["whoami"]
+    monkeypatch.setenv("HF_TOKEN", tokens.read)
+    with pytest.raises(PublishError, match="got a token that may only read"):
+        check_access(REPO, QUICK)
+
+
+def test_an_organisation_of_the_user_can_be_written(hub: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.orgs = ["house"]
+    check_access("house/fleet", QUICK)
+    with pytest.raises(PublishError, match="may write repositories of elsewhere"):
+        check_access("elsewhere/fleet", QUICK)
+
+
+def test_the_address_of_the_hub_is_read_when_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9/")
+    assert hub_endpoint() == "http://127.0.0.1:9"
+    monkeypatch.delenv("HF_ENDPOINT")
+    assert hub_endpoint() == "https://huggingface.co"

@@ -1,0 +1,498 @@
+"""Pulling: only what is needed, each file compared, refused before anything foreign is loaded."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pickle
+import re
+import traceback
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import pytest
+
+from v8.base.errors import ArtifactError, PullError, V8Error
+from v8.publish.hub.client import HubRetryPolicy
+from v8.publish.hub.layout import Manifest
+from v8.publish.hub.publish import publish
+from v8.publish.hub.pull import Pulled, pull
+from v8.publish.hub.staging import stage_run
+
+pytestmark = pytest.mark.tf
+
+REPO, SERIES = "someone/fleet", "BTCUSDT-15m"
+FILES = ["README.md", "history.csv", "metadata.json", "model.keras"]
+
+
+class Clock:
+    """Takes the place of waiting, and remembers how long it would have been."""
+
+    def __init__(self) -> None:
+        self.waits_s: list[float] = []
+
+    @property
+    def retries(self) -> HubRetryPolicy:
+        return HubRetryPolicy(timeout_s=5.0, num_tries=3, first_s=1.0, most_s=60.0, sleep=self.waits_s.append)
+
+
+def fetch(*series: str, clock: Clock | None = None, **options: Any) -> Pulled:
+    return pull(REPO, series or None, retries=(clock or Clock()).retries, **options)
+
+
+@pytest.fixture
+def published(hub: Any, make_run: Any, tmp_path: Path) -> Any:
+    """A Hub that holds two series in one commit."""
+    staged = stage_run(make_run(), tmp_path / "staged", REPO)
+    publish(staged, REPO, is_private=False)
+    hub.forget()
+    return hub
+
+
+def newest(hub: Any) -> str:
+    return str(hub.commits(REPO)[-1].oid)
+
+
+def test_one_series_is_downloaded_whole_and_nothing_else(published: Any, tmp_path: Path) -> None:
+    pulled = fetch(SERIES)
+    assert pulled.revision == newest(published)
+    assert pulled.folder == tmp_path / f"hf-home/hub/models--someone--fleet/snapshots/{pulled.revision}"
+    found = sorted(
+        str(path.relative_to(pulled.folder)) for path in pulled.folder.rglob("*") if path.is_file()
+    )
+    assert found == ["manifest.json", *(f"models/{SERIES}/{name}" for name in FILES)]
+    for path in found:
+        assert (pulled.folder / path).read_bytes() == published.files(REPO)[path]
+    assert (pulled.series, pulled.num_downloaded, pulled.why_cached) == ((SERIES,), 4, None)
+    # The manifest: asked for by HEAD, then HEAD and GET of the download; one list; four HEADs and GETs,
+    # of which the large file's GET goes to the other host.
+    assert published.routes == ["resolve"] * 3 + ["tree"] + ["resolve"] * 7 + ["lfs-get"]
+
+
+def test_all_series_are_pulled_when_none_is_named(published: Any) -> None:
+    pulled = fetch()
+    assert pulled.series == (SERIES, "ETHUSDT-1h")
+    assert pulled.num_downloaded == 8
+    assert (pulled.artifact("ETHUSDT-1h") / "model.keras").is_file()
+
+
+def test_the_same_pull_again_asks_for_the_revision_only(published: Any) -> None:
+    fetch(SERIES)
+    published.forget()
+    again = fetch(SERIES)
+    assert again.num_downloaded == 0
+    assert [request.method for request in published.requests] == ["HEAD", "HEAD"]
+
+
+def test_a_commit_that_is_in_the_cache_needs_no_request(published: Any) -> None:
+    commit = fetch(SERIES).revision
+    published.forget()
+    again = fetch(SERIES, revision=commit)
+    assert (again.revision, again.why_cached, published.count()) == (commit, None, 0)
+
+
+def test_an_older_commit_can_be_pulled_by_its_name(published: Any) -> None:
+    old = newest(published)
+    history = published.files(REPO)[f"models/{SERIES}/history.csv"]
+    change(published, f"models/{SERIES}/history.csv", b"epoch\n1\n")
+    assert (fetch(SERIES, revision=old).artifact(SERIES) / "history.csv").read_bytes() == history
+    assert (fetch(SERIES).artifact(SERIES) / "history.csv").read_bytes() == b"epoch\n1\n"
+
+
+def change(hub: Any, path: str, content: bytes, **manifest_changes: Any) -> str:
+    """Commit a file together with a manifest that vouches for it, as a hostile publisher would."""
+    manifest = json.loads(hub.files(REPO)["manifest.json"])
+    for file in manifest["files"]:
+        if file["path"] == path:
+            file |= {"sha256": hashlib.sha256(content).hexdigest(), "size_bytes": len(content)}
+    text = json.dumps(manifest | manifest_changes).encode()
+    return str(hub.commit(REPO, {path: content, "manifest.json": text}))
+
+
+# Damage
+
+
+@pytest.mark.parametrize(
+    ("route", "name", "num_heads"),
+    [("lfs-get", "model.keras", 0), ("resolve", "metadata.json", 1), ("resolve", "manifest.json", 2)],
+)
+@pytest.mark.parametrize("byte", [0, 100])
+def test_a_byte_that_flips_once_is_noticed_and_asked_for_again(
+    route: str, name: str, num_heads: int, byte: int, published: Any
+) -> None:
+    where = "" if route == "lfs-get" else name
+    published.flip(route, where=where, byte=byte, times=num_heads + 1)  # a HEAD has no byte to flip
+    pulled = fetch(SERIES)
+    for file in pulled.manifest.files_of(SERIES):
+        content = (pulled.folder / file.path).read_bytes()
+        assert hashlib.sha256(content).hexdigest() == file.sha256
+    assert pulled.manifest == Manifest.from_json(json.loads(published.files(REPO)["manifest.json"]))
+    gets = [request for request in published.requests if request.method == "GET" and request.route == route]
+    assert sum(where in request.path for request in gets) == 2
+
+
+def test_a_digit_that_flips_in_a_readable_manifest_is_not_believed(published: Any) -> None:
+    """The damaged manifest is whole JSON and blames the model, which is fine."""
+    text = published.files(REPO)["manifest.json"]
+    model = json.loads(text)["files"][-5]
+    assert model["path"] == f"models/{SERIES}/model.keras"
+    # The lowest bit of "2" makes it "3", another hexadecimal digit; of "a" it would make a "`".
+    digit = text.index(model["sha256"].encode()) + re.search(r"[0-9]", model["sha256"]).start()
+    published.flip("resolve", where="manifest.json", byte=digit, times=3)
+    assert fetch(SERIES).num_downloaded == 4
+    assert (fetch(SERIES).folder / "manifest.json").read_bytes() == text
+
+
+@pytest.mark.parametrize(
+    ("route", "name"), [("lfs-get", "model.keras"), ("resolve", "metadata.json"), ("resolve", "history.csv")]
+)
+def test_a_byte_that_keeps_flipping_is_named_and_the_next_call_finishes_the_job(
+    route: str, name: str, published: Any
+) -> None:
+    published.flip(route, where="" if route == "lfs-get" else name, byte=100, times=100)
+    with pytest.raises(
+        ArtifactError,
+        match=rf"someone/fleet at [0-9a-f]{{12}}, models/{SERIES}/{re.escape(name)}: must be the published "
+        r"file: .* bytes with sha256 .*, twice\. Repeat the same command",
+    ):
+        fetch(SERIES)
+    published.behave()
+    again = fetch(SERIES)
+    assert (again.artifact(SERIES) / name).read_bytes() == published.files(REPO)[f"models/{SERIES}/{name}"]
+
+
+def test_a_file_that_was_damaged_in_the_cache_is_replaced_alone(published: Any) -> None:
+    model = fetch(SERIES).artifact(SERIES) / "model.keras"
+    content = bytearray(model.read_bytes())
+    content[200] ^= 1
+    model.resolve().write_bytes(content)
+    published.forget()
+    again = fetch(SERIES)
+    assert again.num_downloaded == 1
+    assert model.read_bytes() == published.files(REPO)[f"models/{SERIES}/model.keras"]
+    assert published.count("lfs-get") == 1
+
+
+def test_a_download_that_is_cut_goes_on(published: Any) -> None:
+    published.cut("lfs-get")
+    pulled = fetch(SERIES)
+    expected = published.files(REPO)[f"models/{SERIES}/model.keras"]
+    assert (pulled.artifact(SERIES) / "model.keras").read_bytes() == expected
+
+
+# Trouble
+
+
+@pytest.mark.parametrize("route", ["resolve", "tree", "lfs-get"])
+@pytest.mark.parametrize("status", [503, 429])
+def test_a_busy_hub_is_asked_again_after_the_pause_it_wants(route: str, status: int, published: Any) -> None:
+    published.answer(route, status, retry_after="7")
+    clock = Clock()
+    assert fetch(SERIES, clock=clock).num_downloaded == 4
+    assert clock.waits_s == [7.0]
+
+
+def test_a_hub_that_stays_busy_is_given_up_and_the_next_call_finishes_the_job(published: Any) -> None:
+    published.answer("lfs-get", 503, times=100)
+    clock = Clock()
+    with pytest.raises(
+        PullError,
+        match=r"someone/fleet: the Hub must answer, or its models be in the cache; got status 503, "
+        r"3 times in a row; missing or damaged models/BTCUSDT-15m/model\.keras\. Repeat the same",
+    ):
+        fetch(SERIES, clock=clock)
+    assert clock.waits_s == [1.0, 2.0]
+    published.behave()
+    assert fetch(SERIES).num_downloaded == 1
+
+
+def test_a_pause_that_is_too_long_is_not_waited_for(published: Any) -> None:
+    published.answer("resolve", 429, retry_after="3600")
+    clock = Clock()
+    with pytest.raises(PullError, match="got status 429 and the request to wait 3600 s"):
+        fetch(SERIES, clock=clock)
+    assert clock.waits_s == []
+
+
+def test_a_hub_that_says_nothing_is_not_waited_for_without_end(published: Any) -> None:
+    published.slow("resolve", 60.0, times=100)
+    retries = HubRetryPolicy(timeout_s=0.2, num_tries=2, first_s=0.0, sleep=lambda seconds: None)
+    with pytest.raises(PullError, match=r"got no answer \(ReadTimeout\), 2 times in a row"):
+        pull(REPO, [SERIES], retries=retries)
+
+
+# Without the Hub
+
+
+def test_a_hub_that_is_down_leaves_the_cache(published: Any) -> None:
+    commit = fetch(SERIES).revision
+    published.stop()
+    pulled = fetch(SERIES)
+    assert pulled.revision == commit
+    assert re.fullmatch(r"the Hub did not answer: no answer \(ConnectError\), 3 times .*", pulled.why_cached)
+
+
+def test_a_hub_that_is_down_without_a_cache_is_said(published: Any) -> None:
+    published.stop()
+    with pytest.raises(PullError, match=r"got no answer \(ConnectError\), 3 times in a row; none of"):
+        fetch(SERIES)
+
+
+@pytest.mark.parametrize("way", ["flag", "environment"])
+def test_offline_nobody_is_asked(way: str, published: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = fetch(SERIES).revision
+    published.forget()
+    if way == "environment":
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    pulled = fetch(SERIES, is_offline=way == "flag")
+    assert (pulled.revision, pulled.why_cached) == (commit, "the Hub was not asked")
+    assert published.count() == 0
+
+
+def test_a_part_of_a_revision_is_not_taken_for_the_whole(published: Any) -> None:
+    fetch(SERIES)
+    with pytest.raises(
+        ArtifactError,
+        match=r"every file that the manifest lists must be there.*; got missing or damaged models/ETH",
+    ):
+        fetch("ETHUSDT-1h", is_offline=True)
+    published.stop()
+    with pytest.raises(PullError, match=r"or its models be in the cache; got no answer .*models/ETHUSDT-1h"):
+        fetch("ETHUSDT-1h")
+
+
+def test_offline_without_a_cache_is_said(published: Any) -> None:
+    with pytest.raises(
+        PullError, match="without the Hub, a model must be in the cache; got none of this revision"
+    ):
+        fetch(SERIES, is_offline=True)
+
+
+# Who may, and what there is
+
+
+def said(error: BaseException) -> str:
+    """Everything that a traceback, a log or a debugger's eye could show of an error and its causes."""
+    parts = traceback.format_exception(error)
+    cause: BaseException | None = error
+    while cause is not None:
+        parts += [repr(cause), str(cause.args), str(vars(cause))]
+        cause = cause.__cause__ or cause.__context__
+    return "\n".join(parts)
+
+
+@pytest.mark.parametrize(
+    ("repo", "revision", "who", "match"),
+    [
+        (
+            "someone/float",
+            None,
+            "write",
+            r"someone/float: must be a repository that exists .*got the answer that",
+        ),
+        (
+            "someone/float",
+            None,
+            None,
+            r"got the answer that there is none, and no token was sent\. .*HF_TOKEN",
+        ),
+        (
+            "someone/secret",
+            None,
+            None,
+            r"got the answer that there is none, and no token was sent\. .*HF_TOKEN",
+        ),
+        (
+            "someone/secret",
+            None,
+            "stranger",
+            r"that this user may read; got the answer that there is none\. .*whose",
+        ),
+        (
+            REPO,
+            None,
+            "wrong",
+            r"HF_TOKEN: must be a valid access token .*; got one that the Hub does not know\.",
+        ),
+        (
+            REPO,
+            "v1.0",
+            "write",
+            r"someone/fleet, revision v1\.0: must be a branch, .*/someone/fleet/commits/main",
+        ),
+        (REPO, "0" * 40, "write", r"revision 0{40}: must be a branch, a tag or the full id of a commit"),
+        (
+            "someone/other",
+            None,
+            "write",
+            r"someone/other: must be a run that v8 published, with a manifest\.json",
+        ),
+        ("fleet", None, "write", r"--repo: is user/name"),
+        ("../../etc/x", None, "write", r"--repo: is user/name"),
+    ],
+)
+def test_what_cannot_be_had_is_one_sentence_without_the_token(
+    repo: str,
+    revision: str | None,
+    who: str | None,
+    match: str,
+    published: Any,
+    tokens: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    published.create("someone/secret", {"manifest.json": b"{}"}, is_private=True)
+    published.create("someone/other", {"README.md": b"# Another model"})
+    token = getattr(tokens, who) if who else ""
+    monkeypatch.setenv("HF_TOKEN", token)
+    clock = Clock()
+    with pytest.raises(V8Error, match=match) as caught:
+        pull(repo, [SERIES], revision=revision, retries=clock.retries)
+    assert caught.value.exit_code == 5
+    assert "\n" not in str(caught.value)
+    assert clock.waits_s == []
+    assert not token or token not in said(caught.value)
+
+
+def test_a_wrong_token_is_said_although_the_model_is_in_the_cache(
+    published: Any, tokens: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetch(SERIES)
+    monkeypatch.setenv("HF_TOKEN", tokens.wrong)
+    with pytest.raises(PullError, match="one that the Hub does not know"):
+        fetch(SERIES)
+
+
+def test_a_token_with_a_line_end_in_it_is_not_sent(published: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_Secret\u00e9")
+    with pytest.raises(PullError, match="HF_TOKEN: must be a valid access token") as caught:
+        fetch(SERIES)
+    assert "hf_Secret" not in said(caught.value)
+    assert published.count() == 0
+
+
+def test_public_models_need_no_token(published: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "")
+    assert fetch(SERIES).num_downloaded == 4
+
+
+def test_a_private_model_is_for_its_owner(published: Any) -> None:
+    published.repos[REPO].is_private = True
+    assert fetch(SERIES).num_downloaded == 4
+
+
+def test_an_unknown_series_names_the_nearest(published: Any) -> None:
+    with pytest.raises(
+        PullError,
+        match=r"one of the 2 published: BTCUSDT-15m, ETHUSDT-1h; got 'ETHUSDT-15m'\. Did you mean ETHUSDT-1h",
+    ):
+        fetch("ETHUSDT-15m")
+    assert "tree" not in published.routes
+
+
+# Strangers
+
+
+def refused(hub: Any, tmp_path: Path, match: str, *, travels: tuple[str, ...] = ()) -> None:
+    """Pull, and make sure that nothing but the manifest (and `travels`) was asked for or written."""
+    before = {path for path in tmp_path.rglob("*") if "hf-home" not in path.parts}
+    hub.forget()
+    with pytest.raises(ArtifactError, match=match):
+        fetch(SERIES)
+    asked = {request.path.rpartition("/")[2] for request in hub.requests if request.route == "resolve"}
+    assert asked <= {"manifest.json", *travels}
+    assert {path for path in tmp_path.rglob("*") if "hf-home" not in path.parts} == before
+
+
+@pytest.mark.parametrize(
+    ("path", "match"),
+    [
+        ("../x", r"key files\.0\.path: names README.*; got '\.\./x'"),
+        ("models/BTCUSDT-15m/../../../x", "key files"),
+        ("/etc/passwd", "key files"),
+        ("models/BTCUSDT-15m/model.h5", "key files"),
+        ("models/BTCUSDT-15m/model.pkl", "key files"),
+        ("models/BTCUSDT-15m\\..\\x", "key files"),
+    ],
+)
+def test_a_manifest_that_names_what_it_must_not_is_refused(
+    path: str, match: str, published: Any, tmp_path: Path
+) -> None:
+    manifest = json.loads(published.files(REPO)["manifest.json"])
+    manifest["files"][0]["path"] = path
+    published.commit(
+        REPO, {"manifest.json": json.dumps(manifest).encode(), "models/BTCUSDT-15m/model.h5": b"x"}
+    )
+    refused(published, tmp_path, match)
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        (b'{"format": 99}', "reads manifest format 1; got format 99"),
+        (b"{", "must be valid JSON"),
+        (b"[]", "must hold a JSON object"),
+        (b"[" * 200_000, "must be valid JSON"),
+        (b" " * 9_000_000, r"a manifest has at most 8,388,608 bytes; got 9,000,000"),
+    ],
+)
+def test_another_manifest_is_refused(content: bytes, match: str, published: Any, tmp_path: Path) -> None:
+    published.commit(REPO, {"manifest.json": content})
+    refused(published, tmp_path, match)
+
+
+def test_a_file_that_was_changed_after_publishing_is_refused_unread(published: Any, tmp_path: Path) -> None:
+    path = f"models/{SERIES}/metadata.json"
+    published.commit(REPO, {path: published.files(REPO)[path] + b" "})
+    refused(published, tmp_path, rf"someone/fleet, {path}: must be the published file of [\d,]+ bytes")
+    published.commit(REPO, {path: None})
+    refused(published, tmp_path, rf"{path}: must be the published file of .*; got no such file")
+
+
+def lambda_model(file: Path) -> None:
+    inputs = keras.Input((2,))
+    told = str(file.with_name("told"))
+    keras.Model(inputs, keras.layers.Lambda(lambda x: x + 0.0 * Path(told).write_text("hi"))(inputs)).save(
+        file
+    )
+    Path(told).unlink()
+
+
+def pickled_model(file: Path) -> None:
+    file.write_bytes(pickle.dumps({"weights": [1.0]}))
+
+
+def bomb(file: Path) -> None:
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("model.weights.h5", bytes(20_000_000))
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda_model, r"model\.keras: may hold stock Keras layers.*; got __lambda__, keras\.layers\.Lambda"),
+        (pickled_model, r"model\.keras: must be a native Keras file .*; got a file of another kind"),
+        (bomb, r"model\.keras: must be a native Keras file .*which unpacks to 20,000,000 bytes"),
+    ],
+)
+def test_a_model_that_could_do_harm_is_refused_although_the_manifest_vouches_for_it(
+    make: Callable[[Path], None], match: str, published: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "evil").mkdir()
+    make(tmp_path / "evil" / "model.keras")
+    change(published, f"models/{SERIES}/model.keras", (tmp_path / "evil" / "model.keras").read_bytes())
+    refused(published, tmp_path, match, travels=tuple(FILES))
+    assert not (tmp_path / "evil" / "told").exists()
+
+
+@pytest.mark.parametrize(("name", "size"), [("model.keras", 512 << 20), ("metadata.json", 16 << 20)])
+def test_a_file_that_is_too_large_is_not_downloaded(
+    name: str, size: int, published: Any, tmp_path: Path
+) -> None:
+    manifest = json.loads(published.files(REPO)["manifest.json"])
+    file = next(file for file in manifest["files"] if file["path"] == f"models/{SERIES}/{name}")
+    file["size_bytes"] = 1 << 40
+    published.commit(REPO, {"manifest.json": json.dumps(manifest).encode()})
+    refused(published, tmp_path, rf"file of 1,099,511,627,776 bytes, and at most {size:,}; got")

@@ -1,0 +1,201 @@
+"""From the run that trained a model to the user who pulled it: the same numbers, to the bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from evaluating import evaluate
+from forked import called
+from outputs import write_outputs
+from signs import without_signs
+from typer.testing import CliRunner
+
+import v8
+from v8.base.errors import ArtifactError, PullError
+from v8.cli.app import app
+from v8.data.features.table import compute_table
+from v8.data.windows.dataset import prepare_series, table_columns
+from v8.forecaster.forecaster import Forecaster
+from v8.publish.hub.publish import publish
+from v8.publish.hub.staging import stage_run
+
+REPOSITORY = Path(__file__).parents[3]
+REPO, SERIES = "someone/tiny", "BTCUSDT-15m"
+
+
+@pytest.fixture
+def published(hub: Any, trained_run: Any, tmp_path: Path) -> Any:
+    publish(stage_run(trained_run.path, tmp_path / "staged", REPO), REPO, is_private=True)
+    return hub
+
+
+def newest(hub: Any) -> str:
+    return str(hub.commits(REPO)[-1].oid)
+
+
+def call(*words: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run `python -m v8` as a user of the loopback Hub would."""
+    return called(*words, cwd=cwd, env={**os.environ, **env}, tf=True)
+
+
+@pytest.mark.tf
+def test_a_pulled_model_is_evaluated_as_the_run_evaluated_it(published: Any, trained_run: Any) -> None:
+    """Its evaluation, sums of errors over every forecast of the test span, comes back digit by digit."""
+    pulled = v8.load(REPO, SERIES, revision=newest(published))
+    assert pulled.revision == newest(published)
+    profile = trained_run.profile
+    data = prepare_series(compute_table(trained_run.candles, table_columns(profile)), profile)
+    assert (
+        evaluate(data, pulled.forecast(data.spans["test"].raw_windows())).to_json()
+        == pulled.metadata["evaluation"]
+    )
+
+
+@pytest.mark.tf
+@pytest.mark.process
+def test_pull_then_predict_gives_the_run_s_numbers_in_another_process(
+    published: Any, trained_run: Any, tmp_path: Path, tokens: Any
+) -> None:
+    pulled = call("pull", "--repo", REPO, "--series", SERIES, cwd=tmp_path)
+    assert pulled.returncode == 0, pulled.stderr
+    assert f"{REPO} at {newest(published)}, profile tiny" in pulled.stdout
+    assert "4 files have the published sha256; 4 of them were downloaded now." in pulled.stdout
+    assert f'v8.load("{REPO}", "{SERIES}", revision="{newest(published)}")' in pulled.stdout
+
+    published.stop()
+    files = ["--source", "files", "--data-dir", str(trained_run.candles_dir), "--bars", "700", "--allow-old"]
+    predicted = call("predict", "--repo", REPO, "--series", SERIES, *files, "--format", "json",
+                     cwd=tmp_path, HF_HUB_OFFLINE="1")  # fmt: skip
+    assert predicted.returncode == 0, predicted.stderr
+    told = json.loads(predicted.stdout)
+    assert told["model"]["revision"] == newest(published)
+    ours = Forecaster.load(trained_run.folder).predict(trained_run.candles)
+    theirs = pd.DataFrame(told["forecast"]).set_index("open_time")
+    assert list(theirs.index) == [f"2025-01-01T00:{minute}:00Z" for minute in ("00", "15", "30")]
+    np.testing.assert_array_equal(theirs[list(ours.columns)].to_numpy(), ours.to_numpy())
+
+    everything = pulled.stdout + pulled.stderr + predicted.stdout + predicted.stderr
+    everything += "".join(path.read_text(errors="replace") for path in tmp_path.rglob("*") if path.is_file())
+    assert tokens.write not in everything
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize(
+    ("words", "status", "match"),
+    [
+        (["pull", "--repo", "someone/float"], 5, r"error: someone/float: must be a repository that exists"),
+        (
+            ["pull", "--repo", REPO, "--revision", "v9"],
+            5,
+            r"error: someone/tiny, revision v9: must be a branch",
+        ),
+        (["pull", "--repo", REPO, "--series", "BTCUSDT-1h"], 5, r"Did you mean BTCUSDT-15m\."),
+        (["pull", "--repo", REPO, "--offline"], 5, r"without the Hub, a model must be in the cache"),
+    ],
+)
+def test_a_refusal_is_one_line_without_the_token(
+    words: list[str],
+    status: int,
+    match: str,
+    published: Any,
+    tokens: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in (
+        "TF_NUM_INTRAOP_THREADS",
+        "TF_NUM_INTEROP_THREADS",
+        "OMP_NUM_THREADS",
+        "OPENBLAS_NUM_THREADS",
+    ):
+        monkeypatch.setenv(name, "1")  # the command sets what is not set, and this process goes on
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
+    done = CliRunner().invoke(app, words)
+    assert (done.exit_code, done.stdout) == (status, "")
+    assert re.search(match, done.stderr), done.stderr
+    assert len(without_signs(done.stderr).splitlines()) == 1
+    assert tokens.write not in done.stderr
+
+
+@pytest.mark.tf
+def test_a_run_folder_is_loaded_by_the_same_call(trained_run: Any) -> None:
+    alone = v8.load(trained_run.folder)
+    named = v8.load(str(trained_run.path), SERIES)
+    assert (alone.revision, str(alone.series), str(named.series)) == (None, SERIES, SERIES)
+    assert str(v8.load(trained_run.path).series) == SERIES
+
+
+@pytest.mark.tf
+def test_a_run_s_folder_with_the_model_of_another_series_is_refused(trained_run: Any, tmp_path: Path) -> None:
+    """At 4c79749 it gave one coin's forecast, and a line of the leaderboard, under another's name."""
+    run = tmp_path / "run"
+    shutil.copytree(trained_run.path, run)
+    (run / SERIES).rename(run / "SOLUSDT-15m")
+    record = json.loads((run / "run.json").read_text())
+    record["series"]["SOLUSDT-15m"] = record["series"].pop(SERIES)
+    (run / "run.json").write_text(json.dumps(record))
+    with pytest.raises(
+        ArtifactError, match=r"must hold the model of SOLUSDT-15m; got the one of BTCUSDT-15m"
+    ):
+        v8.load(run, "SOLUSDT-15m")
+    for use in (write_outputs, lambda path: stage_run(path, tmp_path / "staged", REPO)):
+        with pytest.raises(
+            ArtifactError, match=r"must be of SOLUSDT-15m, as the name of its folder says; got 'BTCUSDT"
+        ):
+            use(run)
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize(
+    ("source", "series", "revision", "match"),
+    [
+        (
+            ".",
+            "BTCUSDT-1h",
+            None,
+            r"needs a series that is finished .*; got 'BTCUSDT-1h' of BTCUSDT-15m\. Did you",
+        ),
+        (SERIES, "ETHUSDT-1h", None, r"must hold the model of ETHUSDT-1h; got the one of BTCUSDT-15m"),
+        (".", SERIES, "main", r"a revision belongs to a repository on the Hub; got the revision 'main' of a"),
+        (
+            "../../candles",
+            SERIES,
+            None,
+            r"must be the folder of one run, which holds run\.json; got a folder without one\. Train",
+        ),
+        ("nowhere/at/all", SERIES, None, r"a model is in a run folder, .*; got no such folder"),
+    ],
+)
+def test_a_folder_that_does_not_hold_the_series_is_refused(
+    source: str, series: str, revision: str | None, match: str, trained_run: Any
+) -> None:
+    with pytest.raises(ArtifactError, match=match):
+        v8.load(trained_run.path / source, series, revision=revision)
+
+
+@pytest.mark.tf
+def test_a_name_that_is_no_folder_is_looked_for_on_the_hub(published: Any) -> None:
+    with pytest.raises(
+        PullError, match=r"runs/aligned: must be a repository .*the path if a folder was meant"
+    ):
+        v8.load("runs/aligned", SERIES)
+
+
+@pytest.mark.process
+def test_importing_v8_starts_nothing() -> None:
+    code = "import sys, v8; print(v8.__version__, *{name.partition('.')[0] for name in sys.modules})"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+    version, *modules = done.stdout.split()
+    assert version == "1.0.0"
+    assert {"tensorflow", "keras", "numpy", "pandas", "huggingface_hub", "httpx2"}.isdisjoint(modules)

@@ -1,0 +1,58 @@
+"""A repository is watched: its newest commit forecasts, each forecast says which, a lost Hub stops none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from exchange_api import ExchangeApi
+from later_candles import BEGIN_S, with_future
+from moved_clock import open_following
+
+from v8.annexes.live.ledger.database import Ledger
+from v8.annexes.live.ledger.watching import LedgerUpdater, ServingModels
+from v8.base.errors import ArtifactError
+from v8.publish.hub.publish import publish
+from v8.publish.hub.staging import stage_run
+
+pytestmark = pytest.mark.tf
+
+REPO, SERIES, BAR_S = "someone/tiny", "BTCUSDT-15m", 900
+
+
+@pytest.fixture
+def published(hub: Any, trained_run: Any, tmp_path: Path) -> Any:
+    publish(stage_run(trained_run.path, tmp_path / "staged", REPO), REPO, is_private=True)
+    return hub
+
+
+@pytest.mark.nightly
+def test_the_newest_commit_forecasts_and_each_forecast_says_which(
+    published: Any, exchange_api: ExchangeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("V8_HOME", str(tmp_path / "home"))
+    exchange_api.put(SERIES, with_future(SERIES, 1_500, 100))
+    exchange_api.now_s = BEGIN_S + 5
+    told: list[str] = []
+    with Ledger.open_to_write(tmp_path / "ledger.sqlite") as ledger:
+        watch = LedgerUpdater(
+            ServingModels(REPO), open_following, ledger, ledger.place(REPO), notify=told.append
+        )
+        assert watch.update().num_issued == 1
+        first = str(published.commits(REPO)[-1].oid)
+        second = str(published.commit(REPO, {"notes.md": b"nothing about models\n"}))
+        exchange_api.now_s += BAR_S
+        assert watch.update().num_issued == 1
+        published.stop()
+        exchange_api.now_s += BAR_S
+        assert watch.update().num_issued == 1
+        issued = ledger.pending(REPO, SERIES).values()
+        assert [entry.issuer.revision for entry in issued] == [first, second, second]
+        assert {entry.issuer.place for entry in issued} == {REPO}
+    assert told == []
+
+
+def test_a_series_that_is_not_published_is_refused_by_name(published: Any) -> None:
+    with pytest.raises(ArtifactError, match=r"got none of BTCUSDT-1h\. Did you mean BTCUSDT-15m"):
+        ServingModels(REPO, ["BTCUSDT-1h"])

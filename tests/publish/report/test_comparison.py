@@ -1,0 +1,464 @@
+"""A comparison: spreads over repeats, ratios within a repeat, projections, claims, and its three files."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from v8.annexes.comparison.page import (
+    CLAIM_NOTE,
+    UNITS,
+    budget_sentence,
+    cautions,
+    comparison_csv,
+    comparison_page,
+    cost_table,
+    error_table,
+    formula_notes,
+    ratio_table,
+    require_same_comparison,
+    write_comparison,
+)
+from v8.annexes.comparison.recommendation import advice, error_cautions
+from v8.annexes.comparison.results import FIGURES, Comparison
+from v8.base.errors import ProfileError
+from v8.base.own_files import require_own
+
+SECONDS = {
+    "candles": 0.5,
+    "features": 0.25,
+    "windows": 0.25,
+    "build": 1.0,
+    "compile": 20.0,
+    "train": 16.0,
+    "validate": 4.0,
+    "evaluate": 2.0,
+    "save": 1.0,
+    "features_warm": 0.01,
+}
+
+
+Measurement = dict[str, Any]
+
+
+def measured(profile: str, repeat: int, times: float = 1.0, **changes: Any) -> Measurement:
+    """Two models, the second without compilation; `times` slower than the plain one."""
+    first = {stage: seconds * times for stage, seconds in SECONDS.items()}
+    models = [
+        {
+            "series": series,
+            "seconds": seconds,
+            "epoch_s": 10.0 * times,
+            "windows_per_s": 100.0 / times,
+            "epochs_run": 2,
+            "best_epoch": best_epoch,
+            "relative_mae": {"ohlc": multiple, "bands": None},
+            "relative_mae_to_best": {"ohlc": multiple * 1.1, "bands": None},
+            "best_baseline": {"ohlc": "har", "bands": "naive"},
+            "num_windows": 150,
+        }
+        for series, seconds, best_epoch, multiple in (
+            ("BTCUSDT-15m", first, 1, 0.9),
+            ("BTCUSDT-1h", {**first, "compile": 0.0}, 2, 1.0),
+        )
+    ]
+    plain = {
+        "profile": profile,
+        "repeat": repeat,
+        "import_s": 5.0,
+        "models": models,
+        "horizon_bars": 10,
+        "num_parameters": 1_000,
+        "flop_per_window": 2e8,
+        "own_epochs": 100,
+        "precision": "float32",
+        "device": "CPU:0",
+        "fleet_size": 1,
+        "peak_process_bytes": 1_500_000_000,
+        "peak_device_bytes": 1_500_000_000,
+        "matmul_gflop_per_s": 80.0,
+    }
+    return {**plain, **changes}
+
+
+def spread(middle: float, low: float, high: float) -> dict[str, float]:
+    return {"median": middle, "low": low, "high": high}
+
+
+def compared(*measurements: Measurement, **changes: Any) -> Comparison:
+    plain = Comparison(
+        command="python -m v8 compare-profiles",
+        created_at="2026-11-21T00:00:00+00:00",
+        source="vision",
+        is_demo=False,
+        series=("BTCUSDT-15m", "BTCUSDT-1h"),
+        num_bars={"stable": 8_000, "aligned": 8_000},
+        epochs=2,
+        num_repeats=2,
+        baseline="aligned",
+        num_workers=4,
+        download_s={"BTCUSDT-15m": 1.5, "BTCUSDT-1h": 0.5},
+        machine={"cpu": "some cores"},
+        versions={"keras": "3.12.0"},
+        measurements=measurements,
+    )
+    return replace(plain, **changes)
+
+
+def test_a_comparison_is_replaced_by_the_same_one_only(tmp_path: Path) -> None:
+    one = compared(measured("stable", 1, 3.0), measured("aligned", 1, 1.0))
+    require_same_comparison(tmp_path, one)  # none is there
+    for file in write_comparison(tmp_path, one):
+        require_own("--out", file, is_overwriting=False)
+    require_same_comparison(tmp_path, replace(one, measurements=(), command="another"))
+    for changes in ({"series": ("BTCUSDT-15m",)}, {"epochs": None}, {"num_bars": {"aligned": 8_000}}):
+        (key,) = changes
+        with pytest.raises(ProfileError, match=f"a comparison there with another {key}[.] .* --overwrite"):
+            require_same_comparison(tmp_path, replace(one, **changes))
+
+
+# The machine is twice as slow during the second repeat, for both.
+DRIFTING = compared(
+    measured("stable", 1, 3.0),
+    measured("aligned", 1, 1.0),
+    measured("aligned", 2, 2.0),
+    measured("stable", 2, 6.0),
+)
+
+
+def test_figures_are_the_median_over_repeats_with_both_ends() -> None:
+    figures = DRIFTING.figures["stable"]
+    # All stages but compile: 0.5 + 0.25 + 0.25 + 1 + 16 + 4 + 2 + 1 = 25 s, times 3 and 6.
+    assert figures["model_s"] == spread(112.5, 75.0, 150.0)
+    assert figures["train_s"] == spread(72.0, 48.0, 96.0)
+    assert figures["compile_s"] == spread(90.0, 60.0, 120.0)  # only the first model compiled
+    assert figures["epochs_to_best"] == spread(1.5, 1.5, 1.5)
+    assert figures["ohlc_relative_mae"]["median"] == pytest.approx(0.95)
+    assert "bands_multiple" not in figures  # no number in any model
+    assert "volatility_multiple" not in figures
+
+
+def test_a_machine_that_slows_down_does_not_change_the_ratios() -> None:
+    ratios = DRIFTING.ratios["stable"]
+    assert ratios["model_s"] == spread(3.0, 3.0, 3.0)
+    assert ratios["windows_per_s"]["median"] == pytest.approx(1 / 3)
+    assert ratios["import_s"] == spread(1.0, 1.0, 1.0)
+    assert DRIFTING.ratios["aligned"]["epoch_s"] == spread(1.0, 1.0, 1.0)
+
+
+def test_a_repeat_without_the_baseline_gives_no_ratio() -> None:
+    alone = compared(measured("stable", 1), measured("stable", 2), measured("aligned", 2))
+    assert alone.ratios["stable"]["model_s"] == spread(1.0, 1.0, 1.0)
+    assert compared(measured("stable", 1)).ratios["stable"] == {}
+
+
+def test_forty_models_are_projected_from_the_speed_of_an_epoch() -> None:
+    one = compared(measured("aligned", 1))
+    # Per model 25 s of which 2 epochs of 10 s: 5 s are fixed. 100 epochs: 1,005 s. Ten rounds of four
+    # workers: 10,050 s. Once: 5 s of imports and 20 s of compilation.
+    assert one.figures["aligned"]["projected_40_s"]["median"] == pytest.approx(10_075.0)
+
+
+def test_on_a_gpu_forty_models_share_one_process() -> None:
+    one = compared(measured("aligned", 1, device="GPU:0"))
+    assert one.figures["aligned"]["projected_40_s"]["median"] == pytest.approx(25 + 40 * 1_005.0)
+
+
+@pytest.mark.parametrize(("fleet_size", "share_pct"), [(1, 25.0), (2, 50.0)])
+def test_the_ceiling_counts_all_models_of_a_fleet(fleet_size: int, share_pct: float) -> None:
+    # 100 windows/s a model times 0.2 GFLOP are 20 of 80 GFLOP/s.
+    one = compared(measured("aligned", 1, fleet_size=fleet_size))
+    assert one.figures["aligned"]["ceiling_pct"]["median"] == pytest.approx(share_pct)
+
+
+def test_every_figure_has_a_way_to_be_written() -> None:
+    assert {kind.unit for kind in FIGURES.values()} <= set(UNITS)
+
+
+def test_tables_show_spreads_only_where_there_is_one() -> None:
+    rows = {row[0]: row[1:] for row in cost_table(DRIFTING).rows}
+    assert rows["train"] == ["1 min 12 s (48 s to 1 min 36 s)", "24 s (16 s to 32 s)"]
+    assert rows["import, once a process"] == ["5.00 s", "5.00 s"]
+    assert rows["features, cold"] == ["1.12 s (750 ms to 1.50 s)", "375 ms (250 ms to 500 ms)"]
+    assert rows["training windows per second"] == ["25 (17 to 33)", "75 (50 to 100)"]
+    assert rows["epochs to best"] == ["1.5", "1.5"]
+    assert rows["parameters"] == ["1,000", "1,000"]
+    ratios = {row[0]: row[1:] for row in ratio_table(DRIFTING).rows}
+    assert ratios["train"] == ["× 3.00", "× 1.00"]
+    assert cost_table(DRIFTING).columns == ["", "stable", "aligned"]
+
+
+def test_ratios_and_figures_however_small_have_digits_that_count() -> None:
+    uneven = compared(measured("stable", 1, 0.0042), measured("aligned", 1, 1.0), num_repeats=1)
+    ratios = {row[0]: row[1:] for row in ratio_table(uneven).rows}
+    assert ratios["train"] == ["× 0.0042", "× 1.00"]
+    assert ratios["training windows per second"] == ["× 238", "× 1.00"]
+    slow = compared(measured("aligned", 1, 400.0, flop_per_window=3e3), num_repeats=1)
+    costs = {row[0]: row[1:] for row in cost_table(slow).rows}
+    assert costs["training windows per second"] == ["0.25"]
+    assert costs["operations per window"] == ["0.003 MFLOP"]
+
+
+@pytest.mark.process
+def test_on_a_phone_the_tables_scroll_and_on_a_small_laptop_they_fit(tmp_path: Path, visit: Any) -> None:
+    names = ("aligned", "frontier", "v4_transformer", "v4_gru", "stable")
+    many = [measured(name, repeat, repeat + 37.3) for name in names for repeat in (1, 2)]
+    write_comparison(tmp_path, compared(*many, num_bars=dict.fromkeys(names, 8_000)))
+    phone = visit.measure(tmp_path / "compare.html", 390, "#all")
+    assert phone["sticking_out"] == []
+    assert [box["is_marked"] for box in phone["boxes"]] == [box["is_cut"] for box in phone["boxes"]]
+    laptop = visit.measure(tmp_path / "compare.html", 1_120, "#all")
+    assert not any(box["is_cut"] for box in laptop["boxes"])
+
+
+def test_claims_stand_beside_the_projection_and_are_marked() -> None:
+    *_, projected, forty, one = error_table(DRIFTING).rows
+    assert projected[0] == "40 models with its own epochs, projected"
+    assert (forty[0], one[0]) == ("40 models, claimed", "one model, claimed")
+    assert forty[1:] == ["40 min 0 s to 1 h 0 min", "20 min 0 s to 30 min 0 s"]
+    assert one[1:] == ["1 min 0 s to 1 min 30 s", "30 s to 45 s"]
+    mine = error_table(compared(measured("mine", 1), num_bars={"mine": 900}))
+    assert not any("claimed" in row[0] for row in mine.rows)
+    assert CLAIM_NOTE in comparison_page(DRIFTING) and "no measurement" in CLAIM_NOTE
+    assert CLAIM_NOTE not in comparison_page(compared(measured("mine", 1), num_bars={"mine": 900}))
+
+
+def worth(profile: str, times: float, *multiples: float, **changes: Any) -> Measurement:
+    """A measurement of two series with these multiples of naive's error."""
+    plain = measured(profile, 1, times, **changes)
+    models = [
+        {**model, "relative_mae": {"ohlc": multiple, "bands": multiple}}
+        for model, multiple in zip(plain["models"], multiples, strict=True)
+    ]
+    return {**plain, "models": models}
+
+
+def advised(*measurements: Measurement, **changes: Any) -> list[str]:
+    names = [one["profile"] for one in measurements]
+    return advice(compared(*measurements, num_bars=dict.fromkeys(names, 8_000), **{"epochs": None} | changes))
+
+
+def test_the_profile_to_take_stands_with_its_worth_and_its_cost() -> None:
+    # Medians of 0.84 and 0.86, and of 0.9 and 1.0; 10,075 s as above, and 5 + 2 x 10,070.
+    told = advised(worth("stable", 2.0, 0.84, 0.86), worth("aligned", 1.0, 0.9, 1.0))
+    assert told == [
+        "Take stable: 15.0 % lower error than the naive forecast; 40 models take about 5 h 35 min.",
+        "The fastest is aligned: 5.0 % lower error than the naive forecast; 40 models take about 2 h 47 min.",
+    ]
+
+
+def test_an_error_that_is_hardly_larger_and_costs_less_is_the_one_to_take() -> None:
+    slow, fast = worth("stable", 2.0, 0.84, 0.86), worth("aligned", 1.0, 0.845, 0.864)
+    take, smallest = advised(slow, fast)
+    assert take.startswith("Take aligned: 14.5 % lower") and smallest.startswith(
+        "The smallest error has stable: 15.0 %"
+    )
+    assert advised(slow, worth("aligned", 1.0, 0.845, 0.866))[0].startswith("Take stable: ")
+
+
+def test_what_was_not_trained_out_or_looks_elsewhere_is_not_advised() -> None:
+    pair = worth("stable", 2.0, 0.84, 0.86), worth("aligned", 1.0, 0.9, 1.0, horizon_bars=1)
+    short, fastest = advised(*pair, epochs=2)
+    # So short a training says nothing of errors, and the sentence about the fastest one names none.
+    assert fastest == "The fastest is aligned: 40 models take about 2 h 47 min."
+    assert short == (
+        "No profile is recommended: so short a training shows which one is fast, but not yet which one "
+        "forecasts well."
+    )
+    rule = (
+        "Where one is recommended, medians that are at most 0.5 points apart count as equal, and it is the "
+        "fastest of those with the lowest."
+    )
+    uneven = advised(*pair)
+    assert uneven == ["No profile is recommended: they look differently far ahead.", rule, fastest]
+    worse = advised(worth("stable", 2.0, 1.0, 1.02), worth("aligned", 1.0, 1.01, 1.0))
+    reason = "No profile is recommended: none has a lower error than the naive forecast."
+    assert worse[:2] == [reason, rule]
+    models = [{**one, "relative_mae": {"ohlc": None}} for one in pair[0]["models"]]
+    nothing = {**pair[0], "models": models}
+    assert advised(nothing) == []
+
+
+def test_the_page_opens_with_the_advice_and_one_picture() -> None:
+    made = compared(worth("stable", 2.0, 0.84, 0.86), worth("aligned", 1.0, 0.9, 1.0), epochs=None)
+    page = comparison_page(made)
+    assert page.index("Take stable: ") < page.index('class="plot"') < page.index("<table")
+    assert page.count('class="plot"') == 1
+    chosen = "the fastest of those with the lowest is recommended"
+    assert chosen in page
+    # Where no profile is recommended, the note does not say how one is chosen.
+    assert chosen not in comparison_page(replace(made, epochs=1))
+    worse = compared(worth("stable", 2.0, 1.0, 1.02), worth("aligned", 1.0, 1.01, 1.0), epochs=None)
+    without = comparison_page(worse)
+    assert chosen not in without
+    assert without.index("No profile is recommended: none") < without.index("Where one is recommended")
+    assert '"stable\\u003cbr>5 h 35 min"' in page and '"BTCUSDT-1h: 14.00 % lower"' in page
+
+
+def evaluated(profile: str, times: float, num_windows: int, best: str) -> Measurement:
+    """A measurement of two series with so many windows each, whose best baseline of the candles is `best`."""
+    plain = worth(profile, times, 0.84, 0.86)
+    changes = {"num_windows": num_windows, "best_baseline": {"ohlc": best}}
+    return {**plain, "models": [{**model, **changes} for model in plain["models"]]}
+
+
+def test_errors_on_other_windows_or_against_other_baselines_are_not_compared(tmp_path: Path) -> None:
+    long = evaluated("stable", 2.0, 24, "har")
+    short = evaluated("aligned", 1.0, 150, "range_paths")
+    uneven = compared(long, short, epochs=None)
+    windows, baselines = error_cautions(uneven)
+    assert windows == (
+        "The errors of these profiles are not comparable: each profile is evaluated on the windows that "
+        "its own lookback leaves. Windows: 48 for stable, 300 for aligned."
+    )
+    assert baselines == (
+        "Errors ÷ best baseline are not comparable: each profile has its own best baseline, chosen on "
+        "its own validation span. Candles: har for stable, range paths for aligned."
+    )
+    reason, _, fastest = advice(uneven)
+    assert reason == "No profile is recommended: they are evaluated on different windows."
+    assert fastest == "The fastest is aligned: 40 models take about 2 h 47 min."
+    page = comparison_page(uneven)
+    assert page.index(windows) < page.index(reason) < page.rindex(windows) < page.index("<table")
+    assert '"diamond"' not in page  # no chart puts their errors on one axis
+    assert error_table(uneven).rows[0] == ["evaluated windows of all series", "48", "300"]
+    assert ["Candles: best baseline", "har", "range paths"] in error_table(uneven).rows
+    write_comparison(tmp_path, uneven)
+    content = json.loads((tmp_path / "compare.json").read_text("utf-8"))
+    assert content["num_windows"] == {"stable": 48, "aligned": 300}
+    assert content["best_baselines"] == {"ohlc": {"stable": "har", "aligned": "range_paths"}}
+
+
+def test_a_profile_is_recommended_where_windows_differ_by_a_tenth_at_most() -> None:
+    nearly = compared(
+        evaluated("stable", 2.0, 135, "har"), evaluated("aligned", 1.0, 150, "har"), epochs=None
+    )
+    (caution,) = error_cautions(nearly)
+    assert (
+        caution.startswith("Small differences of the errors of these profiles mean nothing")
+        and "270 for stable" in caution
+    )
+    assert advice(nearly)[0].startswith("Take aligned: ")
+    assert '"diamond"' in comparison_page(nearly)
+    fewer = compared(evaluated("stable", 2.0, 134, "har"), evaluated("aligned", 1.0, 150, "har"), epochs=None)
+    assert advice(fewer)[0].startswith("No profile is recommended")
+    assert error_cautions(DRIFTING) == []
+
+
+def test_diamonds_are_filled_where_nothing_is_tested() -> None:
+    page = comparison_page(compared(worth("stable", 2.0, 0.84, 0.86), worth("aligned", 1.0, 0.9, 1.0)))
+    (chart,) = re.findall(r'<script type="application/json">(.*?)</script>', page)
+    assert '"diamond"' in chart and "diamond-open" not in chart
+
+
+def test_a_profile_that_is_a_formula_is_marked_wherever_profiles_are_listed() -> None:
+    made = compared(
+        worth("range_paths", 2.0, 0.84, 0.86, horizon_bars=1),
+        worth("aligned", 1.0, 0.9, 1.0),
+        num_bars={"range_paths": 8_000, "aligned": 8_000, "scaled_mine": 8_000},
+        baseline="range_paths",
+        formulas={"range_paths": "range_paths", "scaled_mine": "a_plugin"},
+        failures={"scaled_mine": "no"},
+    )
+    page = comparison_page(made)
+    shown = re.sub(r"<[^>]*>", " ", page)
+    assert shown.count("range_paths (formula)") == shown.count("range_paths")
+    assert "scaled_mine (formula)" in page
+    for table in (error_table(made), cost_table(made), ratio_table(made)):
+        assert table.columns == ["", "range_paths (formula)", "aligned"]
+    assert ratio_table(made).title == "As multiples of range_paths (formula), within the same repeat"
+    assert formula_notes(made) == [
+        "range_paths (formula) is fitted and has no network: it is the same formula that other pages use as "
+        "the baseline “range paths”."
+    ]
+    assert page.count("it is the same formula") == 1
+    assert formula_notes(DRIFTING) == []
+    # Programs read the names of the profiles themselves.
+    assert {line["profile"] for line in csv.DictReader(comparison_csv(made).splitlines())} == {
+        "range_paths",
+        "aligned",
+    }
+
+
+def test_a_projected_time_is_rounded_for_people_and_in_seconds_for_programs() -> None:
+    # 5 s of imports, 20 s of compilation, and ten rounds of four workers with 5 s and one epoch of 10 s.
+    made = compared(measured("aligned", 1, own_epochs=1))
+    (row,) = [row for row in cost_table(made).rows if str(row[0]).endswith("projected")]
+    assert row[1] == "3 min"
+    (line,) = [
+        line
+        for line in csv.DictReader(comparison_csv(made).splitlines())
+        if line["figure"] == "projected_40_s"
+    ]
+    assert (line["unit"], float(line["median"])) == ("s", 175.0)
+
+
+def test_a_small_budget_says_what_it_is_too_small_for() -> None:
+    assert budget_sentence(compared(epochs=1)) == (
+        "Budget: at most 1 epoch on 2 series (BTCUSDT-15m, BTCUSDT-1h), 8,000 newest candles each. That "
+        "measures speed; compare-profiles with --full shows how well a profile forecasts, too."
+    )
+    assert "its own epochs" in budget_sentence(compared(epochs=None))
+
+
+def test_unequal_horizons_and_single_repeats_are_warned_of() -> None:
+    assert cautions(DRIFTING) == []
+    uneven = compared(measured("stable", 1, horizon_bars=1), measured("aligned", 1), num_repeats=1)
+    horizon, repeat = cautions(uneven)
+    assert "stable 1, aligned 10" in horizon
+    assert "--repeat 3" in repeat
+    assert "Near bars are easier" in comparison_page(uneven)
+
+
+def test_the_files_hold_the_same_figures(tmp_path: Path) -> None:
+    files = write_comparison(tmp_path / "out", DRIFTING)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(path.name for path in files)
+    content = json.loads((tmp_path / "out" / "compare.json").read_text("utf-8"))
+    assert content["figures"]["stable"]["model_s"] == {"median": 112.5, "low": 75.0, "high": 150.0}
+    assert content["ratios"]["stable"]["model_s"]["median"] == 3.0
+    assert content["claims"]["stable"]["model_s"] == [60, 90]
+    assert "Projected, not measured" in content["assumption"]
+    assert content["measurements"] == [*DRIFTING.measurements]
+    lines = list(csv.DictReader((tmp_path / "out" / "compare.csv").read_text("utf-8").splitlines()))
+    for line in lines:
+        figure = content["figures"][line["profile"]][line["figure"]]
+        assert [float(line[end]) for end in ("median", "low", "high")] == [*figure.values()]
+        ratio = content["ratios"][line["profile"]].get(line["figure"])
+        assert (line["ratio_median"] == "") == (ratio is None)
+    assert len(lines) == sum(len(figures) for figures in content["figures"].values())
+
+
+def test_a_profile_that_failed_is_named_with_its_reason_on_the_page() -> None:
+    hostile = "needs 70 bars <script>alert(1)</script>"
+    page = comparison_page(compared(measured("aligned", 1), failures={"stable": hostile}))
+    assert "needs 70 bars &lt;script&gt;" in page
+    assert "<h2>Failed</h2>" in page
+    assert "<h2>Failed</h2>" not in comparison_page(DRIFTING)
+
+
+def test_a_comparison_of_which_nothing_is_left_still_has_its_files(tmp_path: Path) -> None:
+    nothing = compared(failures={"stable": "no", "aligned": "no"})
+    write_comparison(tmp_path, nothing)
+    assert "Where these numbers come from" in (tmp_path / "compare.html").read_text("utf-8")
+    assert len(comparison_csv(nothing).splitlines()) == 1
+
+
+def test_g9_a_simulated_market_is_announced() -> None:
+    assert "Simulated market" in comparison_page(replace(DRIFTING, is_demo=True))
+    assert "Simulated market" not in comparison_page(DRIFTING)
+
+
+@pytest.mark.process
+def test_the_page_draws_its_charts_in_a_browser(tmp_path: Path, visit: Callable[..., Any]) -> None:
+    write_comparison(tmp_path, DRIFTING)
+    seen = visit(tmp_path / "compare.html")
+    assert seen.console == []
+    assert (seen.told("errors"), seen.told("charts")) == ("0", "1")
+    assert "1 min 12 s (48 s to 1 min 36 s)" in seen.dom

@@ -1,0 +1,248 @@
+"""Figures: valid by Plotly's own schema, through the points that the numbers give."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from v8.base.language import language
+from v8.forecaster.series_artifact import ForecastSample, SampledForecast
+from v8.model.baselines.baselines import BASELINES
+from v8.model.evaluation.evaluation import MODEL, Evaluation
+from v8.publish.report.charts import COLOURS, NAMED, Chart, axis, line_style, notebook_figure, plotly
+from v8.publish.report.figures import (
+    Dot,
+    DrawnForecasts,
+    error_figure,
+    forecast_figure,
+    learning_figure,
+    spread_figure,
+)
+from v8.publish.report.markup import STYLE
+from v8.publish.report.pictures import _rgba
+
+HISTORY = [{"epoch": 1.0, "train_loss": 0.5, "validation_loss": 0.6}]
+
+# Four hourly candles; a forecast of two bars was issued after the second.
+SAMPLE = ForecastSample(
+    series="BTCUSDT-1h",
+    bar_s=3_600,
+    open_time_s=(0, 3_600, 7_200, 10_800),
+    actual={
+        "ohlc": (
+            (9.0, 12.0, 8.0, 10.0),
+            (10.0, 13.0, 9.0, 11.0),
+            (11.0, 14.0, 10.0, 12.0),
+            (12.0, 15.0, 11.0, 13.0),
+        ),
+        "bands": ((20.0, 1.0), (21.0, 2.0), (22.0, 3.0), (23.0, 4.0)),
+        "volatility": ((0.1,), (0.2,), (0.3,), (0.4,)),
+    },
+    issued=(
+        SampledForecast(
+            1,
+            {
+                "ohlc": ((11.5, 16.0, 7.0, 11.6), (11.7, 17.0, 6.0, 11.8)),
+                "bands": ((21.5, 2.5), (21.6, 2.6)),
+                "volatility": ((0.25,), (0.26,)),
+            },
+        ),
+    ),
+)
+
+
+def sample_figure(sample: ForecastSample) -> Chart:
+    return forecast_figure(DrawnForecasts.of(sample), axis())
+
+
+def plain(figure: Chart) -> dict[str, Any]:
+    """Return what a page holds of a valid figure, whose every colour is one of the page's own."""
+    assert len(notebook_figure(figure).data) == len(figure.traces)  # Plotly refuses what it does not know
+    content = json.loads(json.dumps(plotly(figure, NAMED), allow_nan=False))
+    text = json.dumps(content)
+    for name in {part.partition('"')[0] for part in text.split('"$')[1:]}:
+        assert f"--{name}:" in STYLE  # otherwise the browser would draw in black
+    assert not re.search(r'"#[0-9a-f]{6}"|"rgba\((?!0,0,0,0)', text)  # a colour that no page could darken
+    return content
+
+
+def trace(figure: Chart, name: str, at: int = 0) -> dict[str, Any]:
+    return [one for one in plain(figure)["data"] if one["name"] == name][at]
+
+
+@pytest.mark.parametrize("tasks", [("ohlc",), ("ohlc", "bands"), ("ohlc", "bands", "volatility")])
+def test_forecasts_of_any_tasks_are_a_valid_figure(tasks: tuple[str, ...]) -> None:
+    issued = tuple(
+        SampledForecast(one.last_known, {task: one.values[task] for task in tasks}) for one in SAMPLE.issued
+    )
+    actual = {task: SAMPLE.actual[task] for task in tasks}
+    figure = sample_figure(ForecastSample("X-1h", 3_600, SAMPLE.open_time_s, actual, issued))
+    assert ("yaxis2" in plain(figure)["layout"]) == ("volatility" in tasks)
+    assert any(one["name"] == "Bollinger bands" for one in plain(figure)["data"]) == ("bands" in tasks)
+
+
+def test_candles_are_the_actual_values_by_column() -> None:
+    candles = trace(sample_figure(SAMPLE), "actual")
+    assert candles["x"] == ["1970-01-01 00:00", "1970-01-01 01:00", "1970-01-01 02:00", "1970-01-01 03:00"]
+    assert candles["open"] == [9.0, 10.0, 11.0, 12.0]
+    assert candles["high"] == [12.0, 13.0, 14.0, 15.0]
+    assert candles["low"] == [8.0, 9.0, 10.0, 11.0]
+    assert candles["close"] == [10.0, 11.0, 12.0, 13.0]
+
+
+def test_a_fan_opens_at_the_last_known_close_and_spans_low_to_high() -> None:
+    fan = trace(sample_figure(SAMPLE), "forecast low to high (no interval)")
+    one, two, three = "1970-01-01 01:00", "1970-01-01 02:00", "1970-01-01 03:00"
+    # From the close of the second candle along the highs, back along the lows.
+    assert fan["x"] == [one, two, three, three, two, one, None]
+    assert fan["y"] == [11.0, 16.0, 17.0, 6.0, 7.0, 11.0, None]
+
+
+def test_lines_of_a_forecast_start_at_what_was_known() -> None:
+    figure = sample_figure(SAMPLE)
+    assert trace(figure, "forecast, close")["y"] == [11.0, 11.6, 11.8, None]
+    assert trace(figure, "Bollinger bands, forecast")["y"] == [21.0, 21.5, 21.6, None]  # upper
+    assert trace(figure, "Bollinger bands, forecast", 1)["y"] == [2.0, 2.5, 2.6, None]  # lower
+    assert trace(figure, "Volatility, forecast")["y"] == [0.2, 0.25, 0.26, None]
+    assert trace(figure, "Volatility, forecast")["yaxis"] == "y2"
+
+
+def test_forecasts_can_be_hollow_candles_after_the_last_known_one() -> None:
+    figure = forecast_figure(DrawnForecasts.of(SAMPLE, range(-3, 1)), axis(), has_candles=True)
+    assert trace(figure, "actual")["x"] == [-3, -2, -1, 0]
+    candles = trace(figure, "forecast")
+    assert (candles["x"], candles["close"]) == ([-1, 0], [11.6, 11.8])
+    assert candles["increasing"]["fillcolor"] == "$card"
+    fan = trace(figure, "forecast band to band")
+    # From the bands of the second candle along the upper ones, back along the lower ones.
+    assert fan["y"] == [21.0, 21.5, 21.6, 2.6, 2.5, 2.0, None]
+
+
+def test_errors_are_multiples_of_naive_with_the_error_itself_beside_them(make_metadata) -> None:
+    # Each error is (1 - 0.25) times the naive one, at every step.
+    evaluation = Evaluation.from_json(make_metadata(share=0.25)["evaluation"])
+    figure = error_figure(evaluation, "ohlc")
+    assert trace(figure, "naive")["y"] == [1.0, 1.0, 1.0]
+    model = plain(figure)["data"][-1]
+    assert (model["name"], model["y"]) == ("model", pytest.approx([0.75] * 3))
+    errors = evaluation.error("ohlc").by_step
+    assert model["customdata"] == pytest.approx([100 * error for error in errors], rel=1e-5)
+
+
+def test_a_naive_forecast_without_error_gives_no_multiple(make_metadata) -> None:
+    content = make_metadata(share=0.25)["evaluation"]
+    evaluation = Evaluation.from_json(content)
+    grid = evaluation.errors["ohlc"]["naive"].mae_return
+    zeros = tuple((0.0,) * 4 for _ in grid.cells)
+    object.__setattr__(grid, "cells", zeros)
+    assert plain(error_figure(evaluation, "ohlc"))["data"][-1]["y"] == [None] * 3
+
+
+def test_a_baseline_far_off_waits_in_the_legend(make_metadata) -> None:
+    evaluation = Evaluation.from_json(make_metadata(share=0.25)["evaluation"])
+    errors = evaluation.errors["bands"]
+    naive = errors["naive"].mae_return
+    for name, times in (("last_close", 1.51), ("offset", 1.49)):
+        cells = tuple(tuple(cell * times for cell in row) for row in naive.cells)
+        object.__setattr__(errors[name].mae_return, "cells", cells)
+    figure = error_figure(evaluation, "bands")
+    assert trace(figure, "last close")["visible"] == "legendonly"
+    assert trace(figure, "offset")["visible"] is True
+
+
+def test_every_baseline_has_a_line_of_its_own_however_many_there_are(make_metadata) -> None:
+    evaluation = Evaluation.from_json(make_metadata()["evaluation"])
+    evaluated = evaluation.tasks["ohlc"]
+    errors = dict.fromkeys((*BASELINES, MODEL), evaluated.errors[MODEL])
+    every = replace(evaluation, tasks={"ohlc": replace(evaluated, errors=errors)})
+    lines = plain(error_figure(every, "ohlc"))["data"]
+    assert [one["name"] for one in lines] == [*(name.replace("_", " ") for name in BASELINES), "model"]
+    assert len({json.dumps(one["line"]) for one in lines}) == len(BASELINES) + 1
+    assert len({json.dumps(line_style(place)) for place in range(200)}) == 200
+    assert all(line_style(place)["color"] != "$blue" for place in range(200))  # the model's
+
+
+@pytest.mark.parametrize("num_epochs", [1, 3])
+def test_a_learning_curve_marks_the_epoch_kept(num_epochs: int) -> None:
+    figure = learning_figure(HISTORY * num_epochs, best_epoch=0)
+    assert plain(figure)["layout"]["shapes"][0]["x0"] == 0
+    assert trace(figure, "validation")["y"] == [0.6] * num_epochs
+    assert trace(figure, "train")["mode"] == ("markers" if num_epochs == 1 else "lines")
+
+
+def test_dots_in_doubt_are_hollow_and_a_diamond_is_the_median_with_its_number() -> None:
+    rows = {"Candles": [Dot("A", -10.0), Dot("B", 2.0, is_sure=False), Dot("C", 3.0)], "Volatility": []}
+    figure = spread_figure(rows, {"Candles": "blue", "Volatility": "purple"})
+    dots, empty, medians = plain(figure)["data"]
+    assert (dots["x"], dots["y"]) == ([-10.0, 2.0, 3.0], ["Candles"] * 3)
+    assert dots["marker"]["symbol"] == ["circle", "circle-open", "circle"]
+    assert dots["customdata"] == ["A: 10.00 % lower", "B: 2.00 % higher", "C: 3.00 % higher"]
+    assert empty["x"] == []
+    assert (medians["x"], medians["y"], medians["text"]) == ([2.0], ["Candles"], ["2.0 % higher"])
+    assert medians["textposition"] == ["top right"]  # away from the line at 0
+    assert plain(figure)["layout"]["shapes"][0]["x0"] == 0  # the forecast beside which they stand
+
+
+@pytest.mark.parametrize(
+    ("name", "texts", "tooltips"),
+    [
+        ("en", ["3.2 % lower"], ["A: 3.21 % lower", "B: the same error"]),
+        ("zh-TW", ["小 3.2 %"], ["A: 小 3.21 %", "B: 誤差相同"]),
+    ],
+)
+def test_no_difference_is_a_bare_sign(name: str, texts: list[str], tooltips: list[str]) -> None:
+    with language(name):
+        figure = spread_figure({"x": [Dot("A", -3.21), Dot("A", -3.21), Dot("B", 0.0)]}, {"x": "blue"})
+    dots, medians = plain(figure)["data"]
+    assert medians["text"] == texts
+    assert [dots["customdata"][0], dots["customdata"][2]] == tooltips
+
+
+def test_a_dot_far_off_stands_at_the_edge_with_its_number_and_squashes_nothing() -> None:
+    figure = spread_figure(
+        {"Candles": [Dot("A", -10.0), Dot("B", 5.0), Dot("C", 6_916.0)]}, {"Candles": "blue"}
+    )
+    dots, _ = plain(figure)["data"]
+    assert dots["x"] == [-10.0, 5.0, 50.0]
+    assert dots["text"] == ["", "", "6,916 % higher"]
+    assert dots["marker"]["symbol"] == ["circle", "circle", "triangle-right"]
+    assert dots["customdata"][2] == "C: 6,916.00 % higher"  # what a pointer reads is the number itself
+
+
+def test_several_dots_far_off_have_one_text_because_they_stand_at_one_place() -> None:
+    figure = spread_figure({"Candles": [Dot("A", 1.0), Dot("B", 60.0), Dot("C", 400.0)]}, {"Candles": "blue"})
+    dots, _ = plain(figure)["data"]
+    assert dots["x"] == [1.0, 60.0, 60.0]
+    assert dots["text"] == ["", "", "400 % higher"]
+    many = spread_figure(
+        {"x": [Dot(name, 1.0) for name in "abcde"] + [Dot("B", 60.0), Dot("C", 400.0)]}, {"x": "blue"}
+    )
+    assert plain(many)["data"][0]["text"] == [""] * 6 + ["2: 60 … 400 % higher"]
+
+
+def test_where_most_dots_are_far_off_the_axis_goes_as_far_as_they_do() -> None:
+    dots, medians = plain(spread_figure({"x": [Dot("A", 200.0), Dot("B", 400.0)]}, {"x": "blue"}))["data"]
+    assert medians["x"] == [300.0]
+    assert dots["x"] == [200.0, 300.0]
+    assert dots["text"] == ["", "400 % higher"]
+
+
+def test_names_from_files_are_no_markup_for_the_chart_library() -> None:
+    hostile = '<a href="javascript:alert(1)">x</a>'
+    figure = spread_figure({hostile: [Dot(hostile, 60.0), Dot(hostile, 1.0)]}, {hostile: "blue"})
+    assert "<a" not in json.dumps(plain(figure))
+
+
+def test_a_legend_distinguishes_the_intervals() -> None:
+    candle = SAMPLE.issued[0].values["ohlc"]
+    levels = (0.05, 0.25, 0.5, 0.75, 0.95)
+    issued = (SampledForecast(1, {"ohlc": candle}, {"ohlc": tuple(candle for _ in levels)}),)
+    actual = {"ohlc": SAMPLE.actual["ohlc"]}
+    figure = sample_figure(ForecastSample("X-1h", 3_600, SAMPLE.open_time_s, actual, issued, levels))
+    colours = [trace(figure, f"close, {share} % interval")["fillcolor"] for share in (90, 50)]
+    assert colours == ["$fan", "$fan_inner"]
+    assert _rgba(COLOURS["fan"][0])[3] < 0.5 * _rgba(COLOURS["fan_inner"][0])[3]

@@ -1,0 +1,320 @@
+"""Leaderboard: honest words, a stated order, medians over series, one CSV for every profile."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import scipy.stats
+from evaluating import let_baselines_err
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from v8.model.evaluation.evaluation import Evaluation
+from v8.model.evaluation.leaderboard import (
+    LeaderboardRow,
+    compared,
+    median,
+    rank_results,
+    read_result,
+    write_leaderboard_csv,
+)
+from v8.model.evaluation.significance import BaselineComparison
+from v8.model.evaluation.verdict import Verdict
+
+
+def leaderboard(metadata: list[dict[str, Any]]) -> list[LeaderboardRow]:
+    return rank_results(map(read_result, metadata))
+
+
+def outcomes(rows: list[LeaderboardRow], task: str, name: str) -> Counter[str]:
+    return Counter(one.outcome for one in compared(rows)[task, name].values())
+
+
+def median_multiple(rows: list[LeaderboardRow], task: str, name: str) -> float | None:
+    return median(one.relative_mae for one in compared(rows)[task, name].values())
+
+
+def test_a_row_says_how_the_errors_compare_with_naive(make_metadata) -> None:
+    # A quarter of the way from naive to actual values leaves three quarters of the naive error, for every
+    # task.
+    (row,) = leaderboard([make_metadata(share=0.25)])
+    for score in row.tasks.values():
+        assert score.naive.relative_mae == pytest.approx(0.75)
+        assert score.naive.skill == pytest.approx(0.25)
+        # Six windows are too few to tell more than that.
+        assert score.naive.verdict == "too few windows"
+        for against in (score.naive, score.best):
+            assert (against.p_value, against.corrected_p_value, against.is_significant) == (None, None, False)
+    assert list(row.tasks) == ["ohlc", "bands", "volatility"]
+    assert (row.best_epoch, row.epochs_run, row.total_seconds) == (4, 9, 62.0)
+    assert row.hit_rate == 1.0  # towards the actual values in every window
+
+
+@pytest.mark.parametrize(
+    ("share", "verdict"), [(0.5, "beats naive"), (0.0, "equals naive"), (-0.1, "loses to naive")]
+)
+def test_verdicts_are_honest_words(make_metadata, share: float, verdict: str) -> None:
+    (row,) = leaderboard([make_metadata(share=share, num_windows=240)])
+    assert row.tasks["ohlc"].naive.verdict == verdict
+
+
+@pytest.mark.parametrize("ours", [0.9, 1.1])
+def test_what_many_looks_may_have_found_by_chance_is_no_real_difference(ours: float) -> None:
+    alone, among_many = (
+        BaselineComparison("har", ours, 1.0, 0.04, 0.04),
+        BaselineComparison("har", ours, 1.0, 0.04, 0.06),
+    )
+    assert alone.verdict == ("beats har" if ours < 1 else "loses to har")
+    assert among_many.verdict == "not significantly different from har"
+    assert (alone.is_significant, among_many.is_significant) == (True, False)
+    assert Verdict(among_many, among_many).lost_to == []
+
+
+def test_a_model_that_repeats_the_last_close_has_no_hit_rate(make_metadata) -> None:
+    (row,) = leaderboard([make_metadata(share=0.0)])
+    assert (row.hit_rate, row.hit_rate_95) == (None, None)
+
+
+@given(order=st.permutations([("A", 0.1), ("B", 0.9), ("C", -0.5), ("D", 0.1)]))
+@settings(max_examples=24, deadline=None)
+def test_the_smallest_error_comes_first_and_ties_go_by_name(make_metadata, order: list) -> None:
+    rows = leaderboard([make_metadata(f"{name}USDT-1h", share=share) for name, share in order])
+    assert [row.series[0] for row in rows] == ["B", "A", "D", "C"]
+
+
+def test_a_series_without_a_multiple_comes_last(make_metadata) -> None:
+    # Naive is right by chance, so there is nothing to divide by.
+    unknown = make_metadata("AUSDT-1h", share=0.0)
+    _make_naive_perfect(unknown)
+    rows = leaderboard([unknown, make_metadata("BUSDT-1h", share=-3.0)])
+    assert [row.series for row in rows] == ["BUSDT-1h", "AUSDT-1h"]
+    assert rows[1].tasks["ohlc"].naive.skill is None
+
+
+def test_p_values_are_corrected_per_task_over_all_series_of_the_leaderboard(make_metadata) -> None:
+    shares = {"A": 0.1, "B": -0.1, "C": 0.002, "D": 0.0}
+    tasks = {name: ("ohlc",) if name == "B" else ("ohlc", "bands") for name in shares}
+    rows = leaderboard(
+        [
+            make_metadata(f"{name}USDT-1h", share=share, tasks=tasks[name], num_windows=240, seed=number)
+            for number, (name, share) in enumerate(shares.items())
+        ]
+    )
+    for task, num_tests in (("ohlc", 3), ("bands", 2)):  # D repeats naive, which is no test
+        scores = [row.tasks[task] for row in rows if task in row.tasks]
+        known = [score.naive for score in scores if score.naive.p_value is not None]
+        assert len(known) == num_tests
+        expected = scipy.stats.false_discovery_control([score.p_value for score in known])
+        assert [score.corrected_p_value for score in known] == pytest.approx(list(expected), rel=1e-12)
+    by_name = {row.series[0]: row.tasks["ohlc"].naive for row in rows}
+    assert by_name["A"].p_value < by_name["A"].corrected_p_value  # 3 tests for one
+    assert by_name["A"].is_significant
+    assert by_name["B"].is_significant  # significantly worse, as its verdict says
+    assert by_name["B"].verdict == "loses to naive"
+    assert by_name["D"].corrected_p_value is None
+    assert outcomes(rows, "ohlc", "naive") == {"beats": 2, "loses to": 1, "equals": 1}
+
+
+def test_every_score_stands_beside_naive_and_the_best_baseline(make_metadata) -> None:
+    # Errors over naive's per series, a: 0.9, 0.7, 0.7 and b: 0.6, 0.8, 0.8. The medians choose a for all.
+    metadata = [make_metadata(f"{name}USDT-1h", share=0.25, num_windows=240) for name in "ABC"]
+    for content, a, b in zip(metadata, (0.9, 0.7, 0.7), (0.6, 0.8, 0.8), strict=True):
+        let_baselines_err(content, {"last_close": a, "offset": b})
+    rows = leaderboard(metadata)
+    scores = [row.tasks["bands"] for row in rows]
+    assert [score.best.name for score in scores] == ["last_close"] * 3
+    assert [score.naive.relative_mae for score in scores] == pytest.approx([0.75] * 3)
+    assert [score.best.relative_mae for score in scores] == pytest.approx(
+        [0.75 / 0.9, 0.75 / 0.7, 0.75 / 0.7]
+    )
+    real = [score.best.is_significant for score in scores]
+    words = [
+        one if is_real else "not significantly different from"
+        for one, is_real in zip(("beats", "loses to", "loses to"), real, strict=True)
+    ]
+    assert [score.best.verdict for score in scores] == [f"{one} last_close" for one in words]
+    assert [score.lost_to for score in scores] == [
+        ["last_close"] if one == "loses to" else [] for one in words
+    ]
+    assert [name for task, name in compared(rows) if task == "bands"] == ["naive", "last_close"]
+    assert outcomes(rows, "bands", "naive") == {"beats": 3}
+    assert outcomes(rows, "bands", "last_close") == Counter(words)
+    assert median_multiple(rows, "bands", "last_close") == pytest.approx(0.75 / 0.7)
+
+
+def test_p_values_are_corrected_per_baseline(make_metadata) -> None:
+    metadata = [
+        make_metadata(f"{name}USDT-1h", share=share, num_windows=240, seed=number)
+        for number, (name, share) in enumerate({"A": 0.1, "B": 0.02, "C": 0.3}.items())
+    ]
+    for content in metadata:
+        let_baselines_err(content, {"offset": 0.95})
+    scores = [row.tasks["volatility"].best for row in leaderboard(metadata)]
+    expected = scipy.stats.false_discovery_control([score.p_value for score in scores])
+    assert [score.corrected_p_value for score in scores] == pytest.approx(list(expected), rel=1e-12)
+    evaluations = {content["series"]: Evaluation.from_json(content["evaluation"]) for content in metadata}
+    for row in leaderboard(metadata):
+        assert (
+            row.tasks["volatility"].best.p_value
+            == evaluations[row.series].against("volatility", "offset").p_value
+        )
+
+
+def test_where_no_baseline_is_better_than_naive_it_alone_is_shown(make_metadata) -> None:
+    content = make_metadata(share=0.25)
+    let_baselines_err(content, {"last_close": 1.0, "offset": 1.2})  # a tie goes to naive
+    (row,) = leaderboard([content])
+    assert row.tasks["bands"].best.baseline == "naive"
+    assert [one.name for one in row.tasks["bands"].comparisons] == ["naive"]
+
+
+def test_a_baseline_that_some_series_lack_is_not_the_best_of_all(make_metadata) -> None:
+    metadata = [make_metadata("AUSDT-1h"), make_metadata("BUSDT-1h")]
+    for content in metadata:
+        let_baselines_err(content, {"last_close": 0.9, "offset": 0.5})
+    for section in metadata[1]["evaluation"]["tasks"].values():
+        del section["errors"]["offset"], section["significance"]["offset"]
+    assert [row.tasks["bands"].best.name for row in leaderboard(metadata)] == ["last_close"] * 2
+
+
+def test_one_series_alone_needs_no_correction(make_metadata) -> None:
+    (row,) = leaderboard([make_metadata(num_windows=240)])
+    for score in row.tasks.values():
+        for against in (score.naive, score.best):
+            assert against.corrected_p_value == against.p_value
+            assert against.p_value is not None
+
+
+def test_the_summary_holds_medians_over_series(make_metadata) -> None:
+    # Multiples 0.5, 0.8 and 1.2: median 0.8, skill 0.2; two of three beat naive.
+    shares = {"A": 0.5, "B": 0.2, "C": -0.2}
+    rows = leaderboard(
+        [make_metadata(f"{name}USDT-1h", share=share, num_windows=240) for name, share in shares.items()]
+    )
+    assert list(dict.fromkeys(task for task, _ in compared(rows))) == ["ohlc", "bands", "volatility"]
+    assert median_multiple(rows, "bands", "naive") == pytest.approx(0.8)
+    assert outcomes(rows, "bands", "naive") == {"beats": 2, "loses to": 1}
+    assert (median(row.best_epoch for row in rows), median(row.total_seconds for row in rows)) == (4.0, 62.0)
+
+
+def test_an_even_number_of_series_has_the_mean_of_the_middle_two_as_median(make_metadata) -> None:
+    rows = leaderboard([make_metadata("AUSDT-1h", share=0.4), make_metadata("BUSDT-1h", share=0.1)])
+    assert median_multiple(rows, "ohlc", "naive") == pytest.approx(0.75)
+
+
+def test_the_summary_of_no_series_has_no_medians() -> None:
+    rows = leaderboard([])
+    assert (rows, compared(rows), median(row.hit_rate for row in rows)) == ([], {}, None)
+
+
+def test_the_csv_has_one_line_per_series_and_names_its_columns(make_metadata, tmp_path: Path) -> None:
+    path = tmp_path / "leaderboard.csv"
+    write_leaderboard_csv(
+        path, leaderboard([make_metadata("AUSDT-1h", share=0.25, source="demo", num_windows=240)])
+    )
+    (line,) = csv.DictReader(path.read_text("utf-8").splitlines())
+    assert list(line) == [
+        "series",
+        "source",
+        "ohlc_relative_mae",
+        "ohlc_mae_skill",
+        "ohlc_verdict",
+        "ohlc_mae_p_value",
+        "ohlc_mae_corrected_p_value",
+        "bands_relative_mae",
+        "bands_mae_skill",
+        "bands_verdict",
+        "bands_mae_p_value",
+        "bands_mae_corrected_p_value",
+        "volatility_relative_mae",
+        "volatility_mae_skill",
+        "volatility_verdict",
+        "volatility_mae_p_value",
+        "volatility_mae_corrected_p_value",
+        "direction_hit_rate_step_1",
+        "direction_low_95",
+        "direction_high_95",
+        "best_epoch",
+        "epochs_run",
+        "seconds",
+        "ohlc_best_baseline",
+        "ohlc_relative_mae_to_best",
+        "ohlc_mae_skill_against_best",
+        "ohlc_verdict_against_best",
+        "ohlc_mae_p_value_against_best",
+        "ohlc_mae_corrected_p_value_against_best",
+        "bands_best_baseline",
+        "bands_relative_mae_to_best",
+        "bands_mae_skill_against_best",
+        "bands_verdict_against_best",
+        "bands_mae_p_value_against_best",
+        "bands_mae_corrected_p_value_against_best",
+        "volatility_best_baseline",
+        "volatility_relative_mae_to_best",
+        "volatility_mae_skill_against_best",
+        "volatility_verdict_against_best",
+        "volatility_mae_p_value_against_best",
+        "volatility_mae_corrected_p_value_against_best",
+    ]
+    assert (line["series"], line["source"], line["seconds"]) == ("AUSDT-1h", "demo", "62.0")
+    assert float(line["ohlc_relative_mae"]) == pytest.approx(0.75)
+    assert line["volatility_verdict"] == "beats naive"
+
+
+def test_tasks_and_numbers_that_do_not_exist_are_empty_cells(make_metadata, tmp_path: Path) -> None:
+    path = tmp_path / "leaderboard.csv"
+    write_leaderboard_csv(path, leaderboard([make_metadata(share=0.0, tasks=("ohlc",))]))
+    (line,) = csv.DictReader(path.read_text("utf-8").splitlines())
+    assert (line["bands_verdict"], line["volatility_mae_skill"], line["direction_hit_rate_step_1"]) == (
+        "",
+        "",
+        "",
+    )
+    assert line["ohlc_verdict"] == "equals naive"
+
+
+def test_p_values_stand_in_the_csv(make_metadata, tmp_path: Path) -> None:
+    path = tmp_path / "leaderboard.csv"
+    rows = leaderboard([make_metadata(num_windows=240), make_metadata("AUSDT-1h", num_windows=240, seed=2)])
+    write_leaderboard_csv(path, rows)
+    lines = csv.DictReader(path.read_text("utf-8").splitlines())
+    for line, row in zip(lines, rows, strict=True):
+        for task, score in row.tasks.items():
+            assert float(line[f"{task}_mae_p_value"]) == score.naive.p_value
+            assert float(line[f"{task}_mae_corrected_p_value"]) == score.naive.corrected_p_value
+            assert line[f"{task}_best_baseline"] == score.best.name
+            assert float(line[f"{task}_relative_mae_to_best"]) == score.best.relative_mae
+            assert line[f"{task}_verdict_against_best"] == score.best.verdict
+            assert float(line[f"{task}_mae_p_value_against_best"]) == score.best.p_value
+
+
+def test_the_csv_is_replaced_whole_and_leaves_nothing_beside_it(make_metadata, tmp_path: Path) -> None:
+    path = tmp_path / "leaderboard.csv"
+    for metadata in ([make_metadata(), make_metadata("AUSDT-1h")], [make_metadata()]):
+        write_leaderboard_csv(path, leaderboard(metadata))
+    assert len(path.read_text("utf-8").splitlines()) == 2  # titles and one series
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def _make_naive_perfect(metadata: dict) -> None:
+    """Set every OHLC error of model and naive to zero, and what follows from that."""
+    evaluation = Evaluation.from_json(metadata["evaluation"])
+    evaluated = evaluation.tasks["ohlc"]
+    errors = dict(evaluated.errors)
+    for name in ("model", "naive"):
+        grids = {
+            grid: replace(getattr(errors[name], grid), cells=tuple((0.0,) * 4 for _ in range(3)))
+            for grid in ("mae_price", "rmse_price", "mae_return", "rmse_return")
+        }
+        errors[name] = replace(errors[name], **grids)
+    tests = {
+        name: replace(test, mean_difference=-errors[name].mae_return.overall)
+        for name, test in evaluated.significance.items()
+    }
+    tasks = {**evaluation.tasks, "ohlc": replace(evaluated, errors=errors, significance=tests)}
+    metadata["evaluation"] = replace(evaluation, tasks=tasks).to_json()

@@ -1,0 +1,138 @@
+"""`python -m v8 report RUN` draws everything again from files alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from forked import called
+from signs import without_signs
+
+from v8.base.storage import write_json
+from v8.forecaster.series_artifact import ForecastSample, SampledForecast
+from v8.profile.profile import load_profile
+from v8.profile.tasks import TASKS
+
+pytestmark = pytest.mark.process
+
+REPOSITORY = Path(__file__).parents[3]
+CANDLE = ((100.0, 102.0, 99.0, 101.0),)
+SAMPLE = ForecastSample(
+    "BTCUSDT-15m",
+    900,
+    tuple(900 * row for row in range(6)),
+    {"ohlc": CANDLE * 6},
+    (SampledForecast(2, {"ohlc": CANDLE * 3}),),
+)
+
+
+def whole(content: dict[str, Any]) -> dict[str, Any]:
+    """Add what a report does not show, but every model's metadata holds."""
+    moment, profile = "2024-09-06T00:00:00+00:00", load_profile("aligned")
+    content["candles"] |= {"first_open": moment, "last_open": moment, "num_bars": 8_000, "digest": "ab" * 32}
+    content["training"] |= {"precision": "float32", "device": "CPU:0"}
+    tasks = content["evaluation"]["tasks"]
+    return content | {
+        "created_at": moment,
+        "profile": profile.model_dump(mode="json"),
+        "profile_digest": profile.digest,
+        "features": [{"name": "close", "definition": "close: the last price"}],
+        "lookback_bars": profile.lookback_bars,
+        "horizon_bars": 3,
+        "bar_s": 900,
+        "tasks": {task: {"columns": list(TASKS[task].columns), "unit": "price"} for task in tasks},
+        "num_parameters": 1_000,
+        "model_sha256": "ab" * 32,
+        "versions": {"python": "3.11.9", "keras": "3.12.0", "v8": "0.1.0"},
+        "machine": {"cpu": "some cores", "num_cores": 2, "memory_bytes": 8_000_000_000},
+    }
+
+
+@pytest.fixture
+def run(tmp_path: Path, make_run: Callable[..., Any], make_metadata: Callable[..., Any]) -> Path:
+    folder = tmp_path / "aligned"
+    write_json(folder / "run.json", make_run())
+    write_json(folder / "BTCUSDT-15m" / "metadata.json", whole(make_metadata(best_epoch=1, epochs_run=1)))
+    write_json(folder / "BTCUSDT-15m" / "forecasts.json", SAMPLE.to_json())
+    (folder / "BTCUSDT-15m" / "history.csv").write_text("epoch,train_loss,validation_loss\n1,0.5,0.6\n")
+    return folder
+
+
+def call(run: Path, *flags: str) -> tuple[subprocess.CompletedProcess[str], set[str]]:
+    code = (
+        "import sys\n"
+        "from v8.cli.app import main\n"
+        "try:\n"
+        f"    main({['report', str(run), *flags]!r})\n"
+        "finally:\n"
+        "    print('imported:', *sorted({name.partition('.')[0] for name in sys.modules}))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    return done, set(done.stdout.splitlines()[-1].removeprefix("imported:").split())
+
+
+def test_page_pictures_and_table_come_from_files_without_tensorflow(run: Path) -> None:
+    done, imported = call(run)
+    assert done.returncode == 0, done.stderr
+    assert imported.isdisjoint({"tensorflow", "keras", "jax"})
+    assert f"Report: {(run / 'report.html').as_uri()}" in done.stdout
+    assert f"Picture: {run / 'report' / 'forecasts.png'}" in done.stdout
+    page = (run / "report.html").read_text("utf-8")
+    assert 'class="touch"' in page
+    assert "排行榜" in json.loads((run / "report" / "zh-TW.js").read_text("ascii")[11:-3])["markup"]
+    assert sorted(path.name for path in (run / "report").iterdir()) == [
+        "forecasts.png",
+        "skill.png",
+        "zh-TW.js",
+    ]
+
+
+@pytest.mark.nightly
+def test_the_page_speaks_the_language_that_is_asked_for_and_the_terminal_english(run: Path) -> None:
+    done = called("report", run, "--lang", "zh-TW", cwd=REPOSITORY)
+    assert done.returncode == 0, done.stderr
+    page = (run / "report.html").read_text("utf-8")
+    assert '<html lang="zh-TW"' in page and "<h2>排行榜</h2>" in page
+    assert "on candles that training had not seen:" in done.stdout and done.stdout.isascii() is False
+    assert not any("一" <= letter <= "鿿" for letter in done.stdout)
+    done = called("report", run, cwd=REPOSITORY, env={**os.environ, "V8_LANG": "zh"})
+    assert done.returncode == 0, done.stderr
+    assert '<html lang="zh-TW"' in (run / "report.html").read_text("utf-8")
+    assert called("report", run, cwd=REPOSITORY).returncode == 0
+    assert '<html lang="en"' in (run / "report.html").read_text("utf-8")
+
+
+def test_a_language_that_there_is_not_is_refused_before_anything_is_drawn(run: Path) -> None:
+    done = called("report", run, "--lang", "de", cwd=REPOSITORY)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1 and "'de'" in done.stderr
+    assert not (run / "report.html").exists()
+
+
+def test_a_damaged_sample_is_one_line_and_exits_3(run: Path) -> None:
+    content = SAMPLE.to_json()
+    content["actual"]["ohlc"] = []
+    (run / "BTCUSDT-15m" / "forecasts.json").write_text(json.dumps(content))
+    done, _ = call(run)
+    assert done.returncode == 3
+    assert len(without_signs(done.stderr).splitlines()) == 1
+    assert "forecasts.json: must be a sample of forecasts" in done.stderr
+
+
+def test_a_folder_of_runs_is_told_from_a_run(run: Path, tmp_path: Path) -> None:
+    for place, words in (
+        (run.parent, f"got a folder of runs: {run}. Name one of its runs, such as {run}."),
+        (tmp_path / "nowhere", "got no such folder. Train one with `python -m v8 run`."),
+    ):
+        done = called("report", place, cwd=REPOSITORY)
+        assert done.returncode == 3
+        rule = "must be the folder of one run, which holds run.json"
+        assert without_signs(done.stderr) == f"error: {place}: {rule}; {words}\n"

@@ -1,0 +1,278 @@
+"""Compares profiles by their run folders: runs that are trained in turns for this, or existing runs.
+
+Candles are read first, and each run folder pins its series to them, so every run trains on exactly the same
+ones or fails. Then each profile is run once per repeat in a process of its own
+(`v8.annexes.comparison.measuring`), one process at a time; each repeat starts with another profile. A
+profile that fails is reported, and the others continue.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from v8.annexes.comparison.naming import formulas_of
+from v8.annexes.comparison.results import Comparison
+from v8.base.errors import ArtifactError, ProfileError, listed
+from v8.base.wording import duration
+from v8.data.market.candles import CandlePin, pin_of
+from v8.data.market.companions import Companions
+from v8.data.market.series import Series
+from v8.data.market.sources.source import CandleSource
+from v8.forecaster.metadata import HISTORY_FILE, Metadata, read_metadata
+from v8.model.networks.cost import training_flop_per_window
+from v8.profile.profile import Profile, recorded_profile
+from v8.runs.machine.processes import Measurement, MeasurementRequest, ProcessResult, run_processes
+from v8.runs.nested_runs import served_folder
+from v8.runs.run_folder import RunFolder, RunRecord, locate_run, read_run
+
+
+def compare(
+    planned: Comparison,
+    profiles: Sequence[Profile],
+    *,
+    source: CandleSource,
+    out: Path,
+    training: Measurement,
+    notify: Callable[[str], None],
+) -> Comparison:
+    """Run every profile in every repeat, and compare the runs.
+
+    Args:
+        planned: What is to be compared, and how; without measurements.
+        profiles: The profiles without its budget, in the order of the tables.
+        source: The source of candles.
+        out: Folder of the comparison; `runs` in it keeps every run folder.
+        training: Options of `v8.annexes.comparison.measuring.measure_training`, without `run`.
+        notify: Gets a line about each step.
+
+    Raises:
+        ProfileError: If profiles share a name, the baseline is none of them, or the budget is out of range.
+        DataError: If the candles of a series cannot be read.
+        KeyboardInterrupt: When interrupted; the measuring process is stopped first.
+    """
+    _check_names([profile.name for profile in profiles], planned.baseline)
+    budgeted = {}
+    for profile in profiles:
+        num_bars = planned.num_bars[profile.name]
+        budgeted[profile.name] = profile.with_budget(newest_bars=num_bars, epochs=planned.epochs)
+    pins, download_s = _read_candles(list(budgeted.values()), planned.series, source, notify)
+    measurements: list[dict[str, Any]] = []
+    failures: dict[str, str] = {}
+    for repeat in range(1, planned.num_repeats + 1):
+        for profile in profile_order(profiles, repeat):
+            name = profile.name
+            was_measured = any(measurement["profile"] == name for measurement in measurements)
+            if name in failures and not was_measured:
+                continue  # all of it failed; another try would take as long and fail as well
+            notify(f"repeat {repeat} of {planned.num_repeats}: {name}")
+            run = locate_run(out / "runs", name, is_fresh=True)
+            record = RunRecord.begin(budgeted[name], source.name, source.is_publishable, planned.command)
+            with RunFolder(run, record) as folder:
+                for series, pin in pins[name].items():
+                    folder.pin(series, pin)
+            answer = _measure(budgeted[name], run, training, notify)
+            for measured in answer.measured:
+                if measured:
+                    of_process = {
+                        "repeat": repeat,
+                        "import_s": round(answer.start_s, 4),
+                        "own_epochs": profile.training.epochs,
+                    }
+                    measurements.append({**measured, **of_process})
+            reason = _failure_reason(answer, run)
+            if reason:
+                failures[name] = reason
+                notify(f"{name}: failed: {reason}")
+    return replace(planned, download_s=download_s, measurements=tuple(measurements), failures=failures)
+
+
+def _measure(
+    profile: Profile, run: Path, training: Measurement, notify: Callable[[str], None]
+) -> ProcessResult:
+    """Measure the training of a profile in a process of its own."""
+    measurement = {"measure": "training", **training, "run": str(run)}
+    order = MeasurementRequest(profile=profile, measurements=[measurement])
+    (answer,) = run_processes(
+        [order], program="v8.annexes.comparison.measuring", on_message=lambda text: notify(f"  {text}")
+    )
+    return answer
+
+
+def profile_order(profiles: Sequence[Profile], repeat: int) -> list[Profile]:
+    """Return the order of a repeat, from 1: each starts one profile later than the one before."""
+    first = (repeat - 1) % len(profiles)
+    return [*profiles[first:], *profiles[:first]]
+
+
+def compare_runs(runs: Sequence[Path], *, baseline: str | None, command: str) -> Comparison:
+    """Compare existing run folders, on the series that all of them have finished.
+
+    Args:
+        runs: The run folders.
+        baseline: Name of the profile that ratios refer to; the last one when None.
+        command: The command line.
+
+    Raises:
+        ProfileError: If two have a profile of the same name, or the baseline is none of theirs.
+        ArtifactError: If one is damaged, or they have no series with the same candles in common.
+    """
+    records = [read_run(run) for run in runs]
+    first = records[0]
+    names = [record.profile_name for record in records]
+    baseline = baseline or names[-1]
+    _check_names(names, baseline)
+    common = [name for name in first.done if all(name in record.done for record in records)]
+    if not common or not _have_same_candles(records, common):
+        descriptions = []
+        for run, record in zip(runs, records, strict=True):
+            descriptions.append(f"{run} of {record.source}, {listed(list(record.series))}")
+        rule = "compares runs of one source that have finished the same series, up to the same candle"
+        fix = "Name runs of the same series and day, or profiles, which are trained on the same candles"
+        raise ArtifactError(where="param:profiles", rule=rule, got=listed(descriptions), fix=fix)
+    num_bars = {record.profile_name: int(record.profile["newest_bars"]) for record in records}
+    profiles = []
+    for run, record in zip(runs, records, strict=True):
+        profiles.append(recorded_profile(record.profile, where=f"profile of {run}"))
+    failures = {
+        record.profile_name: "; ".join(record.reasons.values()) for record in records if record.reasons
+    }
+    return Comparison(
+        command=command,
+        source=first.source,
+        is_demo=not first.is_publishable,
+        series=tuple(common),
+        num_bars=num_bars,
+        epochs=None,
+        baseline=baseline,
+        formulas=formulas_of(profiles),
+        num_workers=int(first.machine["num_cores"]),
+        machine=first.machine,
+        versions=first.versions,
+        measurements=tuple(measurement_of(run, common) for run in runs),
+        failures=failures,
+    )
+
+
+def _have_same_candles(records: Sequence[RunRecord], names: Sequence[str]) -> bool:
+    """Return whether runs have the same source, and the same newest candle of each series."""
+    for name in names:
+        newest = set()
+        for record in records:
+            pin = record.series[name].candles
+            newest.add((record.source, pin and pin.last_open))
+        if len(newest) > 1:
+            return False
+    return True
+
+
+def measurement_of(run: Path, series: Iterable[str]) -> dict[str, Any]:
+    """Read costs and errors of finished series, at least one, from a run folder, as JSON values.
+
+    The folder holds neither `import_s`, the seconds from the start of the process until it could train, nor
+    the matmul rate of that process right after training.
+    """
+    profile = recorded_profile(read_run(run).profile, where=f"profile of {run}")
+    folders = [served_folder(run, name) for name in series]
+    all_metadata = [read_metadata(folder) for folder in folders]
+    models = [_model(folder, metadata) for folder, metadata in zip(folders, all_metadata, strict=True)]
+    first = all_metadata[0]
+    trainings = [metadata.training for metadata in all_metadata]
+    return {
+        "profile": profile.name,
+        "repeat": 1,
+        "import_s": None,
+        "models": models,
+        "horizon_bars": first.horizon_bars,
+        "num_parameters": first.num_parameters,
+        "flop_per_window": training_flop_per_window(profile),
+        "own_epochs": profile.training.epochs,  # most epochs of the profile, without the comparison's budget
+        "precision": first.training.precision,
+        "device": first.training.device,
+        "fleet_size": max(training.fleet_size or 1 for training in trainings),  # models of one program
+        "peak_process_bytes": max(training.peak_process_bytes or 0 for training in trainings) or None,
+        "peak_device_bytes": max(training.peak_memory_bytes or 0 for training in trainings),
+        "matmul_gflop_per_s": None,
+    }
+
+
+def _model(folder: Path, metadata: Metadata) -> dict[str, Any]:
+    """Return the measurements of one model; times and speeds of a model in a fleet are its share."""
+    evaluation = metadata.evaluation
+    training = metadata.training
+    epochs_s = pd.read_csv(folder / HISTORY_FILE)["seconds"]
+    fleet_epoch_s = float(epochs_s.median()) if len(epochs_s) else 0.0  # a formula has no epochs
+    relative_mae = {}
+    relative_mae_to_best = {}
+    best_baseline = {}
+    for task in evaluation.tasks:
+        best = metadata.verdicts[task].best
+        relative_mae[task] = evaluation.relative_error(task)
+        relative_mae_to_best[task] = best.relative_mae
+        best_baseline[task] = best.name
+    return {
+        "series": metadata.series,
+        "seconds": {**metadata.seconds},
+        "epoch_s": round(fleet_epoch_s / (training.fleet_size or 1), 6),
+        "windows_per_s": training.windows_per_s,
+        "epochs_run": training.epochs_run,
+        "best_epoch": training.best_epoch,
+        "relative_mae": relative_mae,
+        "relative_mae_to_best": relative_mae_to_best,
+        "best_baseline": best_baseline,  # of this run, by task: each run chooses it on its validation span
+        "num_windows": evaluation.num_windows,  # of the test span, which errors are means over
+    }
+
+
+def _check_names(names: Sequence[str], baseline: str) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            rule = "compares profiles of different names"
+            got = f"{name} {names.count(name)} times"
+            fix = "Give each file its own name: key"
+            raise ProfileError(where="param:profiles", rule=rule, got=got, fix=fix)
+    if baseline not in names:
+        rule = f"is one of the compared profiles ({', '.join(names)})"
+        fix = "Add it to param:profiles or choose another"
+        raise ProfileError(where="param:baseline_profile", rule=rule, got=repr(baseline), fix=fix)
+
+
+def _read_candles(
+    profiles: Sequence[Profile], names: Sequence[str], source: CandleSource, notify: Callable[[str], None]
+) -> tuple[dict[str, dict[Series, CandlePin]], dict[str, float]]:
+    """Read the candles of every series once, as many as the longest profile needs, and pin them.
+
+    Returns:
+        The pins by profile and series, and the seconds that reading took by series.
+    """
+    pins: dict[str, dict[Series, CandlePin]] = {profile.name: {} for profile in profiles}
+    download_s: dict[str, float] = {}
+    for name in names:
+        series = Series.parse(name)
+        notify(f"{series}: reading candles")
+        started = time.perf_counter()
+        candles = source.candles(series, max(profile.newest_bars for profile in profiles))
+        seconds = round(time.perf_counter() - started, 4)
+        download_s[str(series)] = seconds
+        notify(f"{series}: {len(candles):,} candles, read in {duration(seconds)}")
+        for profile in profiles:
+            profile_candles = candles.newest(profile.newest_bars)
+            companions = Companions.of(profile)
+            if companions:
+                last_open_s = int(profile_candles.open_time_s[-1])
+                profile_candles = companions.candles(source, series, profile.newest_bars, last_open_s)
+            pins[profile.name][series] = pin_of(profile_candles)
+    return pins, download_s
+
+
+def _failure_reason(answer: ProcessResult, run: Path) -> str | None:
+    """Return why a process measured nothing, or why series of its run failed; None if nothing failed."""
+    if answer.refusal:
+        return answer.refusal
+    if answer.measured:
+        return "; ".join(read_run(run).reasons.values()) or None
+    last_output = " ".join(answer.errors.split())[-600:]
+    return f"its process ended with exit code {answer.exit_code}; last words: {last_output or 'none'}"

@@ -1,0 +1,94 @@
+"""What the annex adds to Python: `v8.compare`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import pandas as pd
+from pydantic import Field
+
+from v8.api.arguments import in_python
+from v8.api.commands import option_words, run_command, series_list
+from v8.api.runs import RawCandles, profile_file, source_of
+from v8.profile.profile import Profile
+
+
+@in_python
+def compare(
+    profiles: Sequence[str | Path | Profile],
+    candles: RawCandles = "vision",
+    *,
+    series: str | Sequence[str] | None = None,
+    bars: Annotated[int, Field(ge=1)] | None = None,
+    epochs: Annotated[int, Field(ge=1)] | None = None,
+    full: bool = False,
+    repeat: Annotated[int, Field(ge=1)] = 1,
+    baseline: str | None = None,
+    out: str | Path = "comparison",
+    overwrite: bool = False,
+    progress: bool = True,
+) -> pd.DataFrame:
+    """Measure profiles side by side on the same candles, or compare runs that are there.
+
+    It is the command `compare-profiles`. It trains every profile, for one epoch unless `epochs` or `full`
+    says otherwise; run folders are compared as they are.
+
+    Args:
+        profiles: Shipped names, YAML files or profiles; or folders of runs, and then only these.
+        candles: As for `v8.train`; not used for folders of runs.
+        series: Such as "BTCUSDT-15m", or several; None for BTCUSDT-15m and BTCUSDT-1h, or all of a folder.
+        bars: Newest candles of each series; None for the profile's.
+        epochs: Most epochs of each; None for one.
+        full: Whether each profile trains its own epochs.
+        repeat: Measurements of each profile.
+        baseline: Name of the profile that ratios refer to; None for the last.
+        out: Folder for compare.json, compare.csv, compare.html and runs.
+        overwrite: Whether another comparison in that folder is replaced.
+        progress: Whether to print what the command prints.
+
+    Returns:
+        A row for each profile and figure that it has:
+
+        * `profile`, `figure` (such as "train_s" or "ohlc_relative_mae"), `unit` (missing: unitless): text.
+        * `median`, `low`, `high`: over the repeats, in that unit.
+        * `ratio_median`, `ratio_low`, `ratio_high`: divided by the baseline profile's, unitless; NaN for
+          figures that are not compared.
+
+        `attrs["folder"]` is the folder.
+
+    Raises:
+        V8Error: If nothing could be measured, or the runs have no series with the same candles in common.
+
+    >>> import v8
+    >>> table = v8.compare(["frontier", "aligned"], series="BTCUSDT-15m")  # doctest: +SKIP
+    >>> table.pivot(index="figure", columns="profile", values="median")  # doctest: +SKIP
+    """
+    names = series_list(series)
+    places = [profile if _is_run(profile) else profile_file(profile) for profile in profiles]
+    are_runs = any(_is_run(profile) for profile in profiles)
+    source = {} if are_runs else source_of(candles, names)
+    options = {
+        "series": names,
+        "bars": bars,
+        "epochs": epochs,
+        "full": full,
+        "repeat": repeat,
+        "baseline_profile": baseline,
+        "out": out,
+        "overwrite": overwrite,
+        **source,
+    }
+    words = ["compare-profiles", *map(str, places), *option_words(options)]
+    run_command("v8.compare", words, progress=progress)
+    return read_figures(Path(out))
+
+
+def _is_run(profile: str | Path | Profile) -> bool:
+    return not isinstance(profile, Profile) and (Path(profile) / "run.json").is_file()
+
+
+def read_figures(folder: Path) -> pd.DataFrame:
+    """Read `compare.csv` of a folder."""
+    table = pd.read_csv(folder / "compare.csv")
+    table.attrs["folder"] = str(folder)
+    return table

@@ -1,0 +1,725 @@
+"""The pages: an overview with a tile a series, a page for each series, the live record, and errors.
+
+All text passes through `v8.publish.report.markup`, which escapes it, and is in the current language. Style,
+scripts and icon are files of their own. When the next candle has closed, the script requests the part of a
+page that changes again; other scripts draw charts, filter tiles and watch alerts. Without them pages work by
+their links and their form, and show tables. They count their errors in `data-errors` of the root element,
+where a test in a browser finds them, and in `data-shown` how often the part was shown.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from v8.annexes.live.app import answers
+from v8.annexes.live.app.places import MONTH_DAYS, ModelSnapshot, PastMonth, change_of_a_day
+from v8.annexes.live.app.sparkline import sparkline
+from v8.annexes.live.app.tiles import (
+    MOODS,
+    Selection,
+    TileNumbers,
+    mood_label,
+    mood_of,
+    signed_percent,
+    tile_attributes,
+    verdict_chip,
+)
+from v8.annexes.live.ledger.record import MIN_DAYS, DailyCoverage, LiveRecord, LiveTask, own_baseline_sentence
+from v8.api.issuing import IssuedForecast
+from v8.base.arrays import FloatArray
+from v8.base.errors import listed
+from v8.base.invocation import command
+from v8.base.language import ENGLISH, LANGUAGES, chosen, language, say, term
+from v8.base.storage import digest_bytes
+from v8.base.wording import ABSENT, Table, count, duration, moment, percent, plural, spaced
+from v8.data.market.series import Series, iso
+from v8.data.market.sources.demo import DemoSource
+from v8.profile.columns import BAND_PERIOD_BARS, CLOSE, HIGH, LOW, OHLC, VOLATILITY, WAVE_COLUMNS
+from v8.profile.quantile_levels import interval_names, intervals, quantile_column
+from v8.publish.report.markup import DEMO_WARNING, Html, element, facts, filled, folded, join, shown_table
+from v8.publish.report.verdict import RelativeError, TaskVerdict, titled, verdict
+
+_RUN_LABEL: Final = "run "  # begins the label of a run folder, see `ModelSource`
+_TABLE_COLUMNS: Final = (CLOSE, LOW, HIGH, VOLATILITY)
+_CHART_SCRIPTS: Final = Html(
+    '<script src="/lightweight-charts.js" defer></script>\n<script src="/touch.js" defer></script>\n'
+    '<script type="module" src="/chart.js"></script>'
+)
+_OVERVIEW_SCRIPTS: Final = Html('<script type="module" src="/overview.js"></script>')
+_ALERT_SCRIPTS: Final = Html('<script type="module" src="/alerts.js"></script>')
+
+
+def overview_page(
+    snapshot: ModelSnapshot, part: Html, selection: Selection | None = None, source: str = ""
+) -> Html:
+    """Return the page of all series, or of those that are selected."""
+    selection = selection or Selection()
+    all_metadata = snapshot.metadata.values()
+    profiles = sorted({metadata.profile.name for metadata in all_metadata})
+    timeframes = {series.timeframe: series.bar_s for series in snapshot.metadata}
+    ordered = sorted(timeframes, key=lambda timeframe: timeframes[timeframe])
+    orders = {
+        "wild": say("Volatility percentile"),
+        "series": say("Name"),
+        "change": say("Change of 24 h"),
+        "volatility": say("Volatility ahead"),
+    }
+    before = filled(
+        "v8.annexes.live.app",
+        "overview.html",
+        demo=_demo_banner(is_demo(snapshot, source)),
+        scope=_scope(snapshot, profiles),
+        total=len(snapshot.metadata),
+        sought=selection.text,
+        timeframes=_options({"": say("All")} | {name: name for name in ordered}, selection.timeframe),
+        moods=_options({"": say("All")} | {mood: term(mood) for mood in MOODS}, selection.mood),
+        orders=_options(orders, selection.order),
+        view="table" if selection.is_table else "",
+        **_range_legends(snapshot),
+        shown="{n}",  # the script counts the shown series and fills this in
+    )
+    scripts = join([_OVERVIEW_SCRIPTS, "\n", _ALERT_SCRIPTS])
+    return _page(
+        say("Current forecasts"),
+        snapshot,
+        part,
+        "/part",
+        scripts=scripts,
+        before=before,
+        after=_alerts(),
+    )
+
+
+def _scope(snapshot: ModelSnapshot, profiles: Sequence[str]) -> str:
+    """Say how many series there are, and whose models; a profile of the run's own name is left out."""
+    place = _place_in_words(snapshot.label)
+    total = len(snapshot.metadata)
+    if [_run_name(snapshot.label)] == [*profiles]:
+        return say("{total} series, forecast by the models of {place}.", total=total, place=place)
+    return say(
+        "{total} series, forecast by the models of {place}, profile {profiles}.",
+        total=total,
+        place=place,
+        profiles=say(", ").join(profiles),
+    )
+
+
+def series_page(snapshot: ModelSnapshot, series: Series, part: Html) -> Html:
+    """Return the page of one series."""
+    scripts = join([_CHART_SCRIPTS, "\n", _ALERT_SCRIPTS])
+    before = element("ul", id="alert-now", class_="alert-now", role="alert")
+    return _page(
+        str(series), snapshot, part, f"/part/{series}", scripts=scripts, before=before, after=_alerts()
+    )
+
+
+def record_page(snapshot: ModelSnapshot, part: Html, source: str = "") -> Html:
+    """Return the page of the live record of all series."""
+    return _page(
+        say("Live record"),
+        snapshot,
+        part,
+        "/part-record",
+        scripts=_CHART_SCRIPTS,
+        before=_demo_banner(is_demo(snapshot, source)),
+    )
+
+
+def api_page(snapshot: ModelSnapshot, source: str = "") -> Html:
+    """Return the page of the JSON API; its script draws the reference, in English."""
+    banner = _demo_banner(is_demo(snapshot, source))
+    is_english = chosen() == ENGLISH
+    note = "" if is_english else element("p", say("The descriptions are in English only."), class_="soft")
+    return filled(
+        "v8.annexes.live.app",
+        "api.html",
+        language=chosen(),
+        navigation=_navigation(),
+        demo=banner,
+        english_only=note,
+    )
+
+
+def _navigation() -> Html:
+    return filled("v8.annexes.live.app", "navigation.html")
+
+
+def error_page(status: int, content: Mapping[str, Any]) -> Html:
+    """Return an error of the API as a page, in the current language; the error itself is in English."""
+    return filled(
+        "v8.annexes.live.app",
+        "error.html",
+        language=chosen(),
+        title=_error_title(status),
+        error=Html(element("p", "{where}: {rule}; got {got}. {fix}.".format(**content["error"]), lang="en")),
+        status=status,
+    )
+
+
+def _error_title(status: int) -> str:
+    if status == 404:
+        return say("There is no such page")
+    if status == 500:
+        return say("The server made a mistake")
+    if status in (429, 503):
+        return say("Not now: please try again in a moment")
+    return say("This request is not understood")
+
+
+def _page(
+    title: str,
+    snapshot: ModelSnapshot,
+    part: Html,
+    address: str,
+    *,
+    scripts: str,
+    before: str = "",
+    after: str = "",
+) -> Html:
+    """Return a page with a part that the script requests again from an address."""
+    return filled(
+        "v8.annexes.live.app",
+        "page.html",
+        navigation=_navigation(),
+        before=before,
+        after=after,
+        scripts=scripts,
+        part=part,
+        address=address,
+        title=title,
+        place=_place_in_words(snapshot.label),
+        language=chosen(),
+        tag=digest_bytes(part.encode()),
+    )
+
+
+def _options(titles: Mapping[str, str], selected: str) -> Html:
+    """Return the options of a choice, by value."""
+    options = []
+    for value, title in titles.items():
+        options.append(
+            element("option", title, value=value, selected="selected" if value == selected else None)
+        )
+    return join(options)
+
+
+def _alerts() -> Html:
+    """Return the form of alerts; the script fills the places in braces."""
+    places = {name: f"{{{name}}}" for name in ("series", "value", "limit", "n")}
+    return filled("v8.annexes.live.app", "alerts.html", **places)
+
+
+def record_part(record: LiveRecord | None, series: Series, *, is_demo: bool = False) -> Html:
+    """Show the live record of a series, and of all series together; that of a demo market says why not."""
+    for live in record.series if record else ():
+        if record and live.series == str(series):
+            return filled(
+                "v8.annexes.live.app",
+                "record.html",
+                own=_record_list(live.tasks),
+                every=_record_list(record.tasks),
+                **live.counts.to_json(),
+            )
+    text = _no_record_of_demo_text() if is_demo else say("No live record yet.")
+    return element("p", text)
+
+
+def _no_record_of_demo_text() -> str:
+    return say("No live record: models of a simulated market cannot have one.")
+
+
+def whole_record_part(record: LiveRecord | None, place: str = "", *, is_demo: bool = False) -> Html:
+    """Show the live record of all series, and how often their intervals held the actual values by day.
+
+    Args:
+        record: The record; None while there is none.
+        place: The label of the models, see `ModelSnapshot`; the command that writes a record names them.
+        is_demo: Whether the market is simulated, whose models cannot have a record.
+    """
+    if record is None and is_demo:
+        text = _no_record_of_demo_text()
+        return element("p", text, data_status=text)
+    if record is None:
+        return _no_record_part(place)
+    rows = []
+    for live in record.series:
+        link = element("a", live.series, href=f"/series/{live.series}")
+        counts = live.counts
+        numbers = [counts.num_issued, counts.num_scored, counts.num_pending, counts.num_late, counts.num_void]
+        cells = [element("th", link, scope="row"), *(element("td", count(number)) for number in numbers)]
+        cells.append(element("td", _record_list(live.tasks), class_="words"))
+        rows.append(element("tr", *cells))
+    return filled(
+        "v8.annexes.live.app",
+        "whole_record.html",
+        sentence=" ".join(_record_sentences(record.tasks)),
+        verdicts=_record_list(record.tasks),
+        coverage=join([_coverage(task, live.daily_coverage) for task, live in record.tasks.items()]),
+        rows=join(rows),
+        **record.counts.to_json(),
+    )
+
+
+def _no_record_part(place: str) -> Html:
+    """Give the command that writes a record, and say what will be shown."""
+    text = say("No live record yet.")
+    run = _run_name(place)
+    words = ["--repo", place] if run is None else [f"runs/{run}"]
+    line = element("code", command("forecast", *words, "--every"))
+    after = say(
+        "Here will stand how many forecasts were issued, their errors once the actual values are known, and "
+        "how often the intervals held them. The first figures appear when the last bar of the first forecast "
+        "has closed; errors are tested from {n} days on.",
+        n=MIN_DAYS,
+    )
+    return join(
+        [
+            element("p", text, data_status=text),
+            element("p", say("This command issues a forecast at each candle's close and writes it down:")),
+            element("p", line, class_="copy"),
+            element("p", after),
+        ]
+    )
+
+
+def _coverage(task: str, daily: DailyCoverage) -> Html:
+    """Show the share of actual values in each interval by day, as a table that the script draws as well."""
+    if not daily:
+        return Html("")
+    names = list(next(iter(daily.values())).num_inside)
+    head = [element("th", say("day"), scope="col")]
+    head += [element("th", say("in {name}", name=name), scope="col", data_nominal=name) for name in names]
+    head.append(element("th", say("values"), scope="col"))
+    rows = []
+    for day_s in sorted(daily, reverse=True):
+        coverage = daily[day_s]
+        cells = [element("th", iso(day_s)[:10], scope="row", data_time=day_s)]
+        for name in names:
+            share = coverage.shares.get(name)
+            cells.append(element("td", percent(share), data_value=None if share is None else f"{share:.5f}"))
+        cells.append(element("td", count(coverage.num_actual_values)))
+        rows.append(element("tr", *cells))
+    table = element(
+        "table",
+        element("caption", say("{task}: actual values within the intervals, by day", task=titled(task))),
+        element("thead", element("tr", *head)),
+        element("tbody", *rows),
+        class_="coverage",
+    )
+    shown = element("div", table, class_="scroll", data_more=say("scroll sideways for more →"))
+    place = element("div", class_="coverage-place", hidden="hidden")
+    return element("section", place, folded(say("{task}: coverage by day", task=titled(task)), shown))
+
+
+def _record_sentences(tasks: Mapping[str, LiveTask]) -> list[str]:
+    """Return the errors of issued forecasts per task, and how often intervals held the actual values."""
+    sentences = []
+    for task, live in tasks.items():
+        naive = RelativeError.of(live.naive)
+        best = RelativeError.of(live.best) if len(live.comparisons) > 1 else None
+        days = plural(live.num_days, "day")
+        parts = [
+            str(TaskVerdict(task, naive, best)),
+            say("{n} scored of {days}.", n=live.num_scored, days=days),
+        ]
+        if live.coverage:
+            for name, share in live.coverage.shares.items():
+                parts.append(say("Within {name}: {share}.", name=name, share=percent(share)))
+        sentences.append(" ".join(parts))
+    if not all(live.is_best_of_run for live in tasks.values()):
+        sentences.append(own_baseline_sentence())
+    return sentences or [say("No live record yet.")]
+
+
+def _record_list(tasks: Mapping[str, LiveTask]) -> Html:
+    return _sentence_list(_record_sentences(tasks))
+
+
+def _sentence_list(sentences: Iterable[str]) -> Html:
+    return element("ul", *(element("li", sentence) for sentence in sentences), class_="verdicts")
+
+
+class ForecastView:
+    """A forecast as it is shown: the JSON of the API, its tile, and its part of its own page.
+
+    A tile is written in every language together, because the overview shows all tiles; a part when it is
+    first requested.
+
+    Args:
+        snapshot: The models.
+        issued: The forecast.
+        month: What is known of the month before.
+    """
+
+    def __init__(self, snapshot: ModelSnapshot, issued: IssuedForecast, month: PastMonth) -> None:
+        self.content: Final = answers.encode_json(answers.forecast(snapshot, issued))
+        self._snapshot = snapshot
+        self.issued = issued
+        self._series = issued.candles.series
+        self._forecast = issued.forecast
+        self._decimals = price_decimals(issued.candles.values[:, : len(OHLC)])
+        self.numbers: Final = self._numbers(month)
+        self._parts: dict[str, Html] = {}
+        """The part of its page by language."""
+        self.tiles: Final[dict[str, Html]] = {}
+        """What its tile shows below the price, by language."""
+        for name in LANGUAGES:
+            with language(name):
+                self.tiles[name] = join(self._tile())
+
+    @property
+    def part(self) -> Html:
+        """Its part of its page; an attribute `data-status` summarises it in a sentence."""
+        if chosen() not in self._parts:
+            self._parts[chosen()] = self._make_part()
+        return self._parts[chosen()]
+
+    def _numbers(self, month: PastMonth) -> TileNumbers:
+        close = float(self.issued.candles.column(CLOSE)[-1])
+        prices = self.issued.price_range
+        volatility = None
+        percentile = None
+        if VOLATILITY in self._forecast:
+            volatility = float(self._forecast[VOLATILITY].iloc[-1])
+            if len(month.volatility_percentiles):
+                num_below = np.searchsorted(month.volatility_percentiles, volatility)
+                percentile = max(0, int(num_below) - 1)
+        return TileNumbers(
+            change=change_of_a_day(self.issued.candles, month),
+            volatility=volatility,
+            range_width=None if prices is None else (prices.high - prices.low) / close,
+            percentile=percentile,
+            price=self._format(CLOSE, close),
+            closed_s=self.issued.closed_s,
+        )
+
+    def _tile(self) -> Iterator[Html]:
+        numbers = self.numbers
+        forecast = self._forecast
+        prices = self.issued.price_range
+        ends = (float(forecast[LOW].min()), float(forecast[HIGH].max()))
+        if prices is not None:
+            ends = (prices.low, prices.high)
+        yield sparkline(
+            self.issued.candles.column(CLOSE),
+            forecast[CLOSE].to_numpy(),
+            ends,
+            title=f"{self._series}: {self._range_text()}",
+        )
+        volatility = ABSENT if numbers.volatility is None else self._format(VOLATILITY, numbers.volatility)
+        yield mood_label(numbers.percentile, self._volatility_text())
+        # Without its time the range reads as that of the last day.
+        period = say("next {span}:", span=duration(len(forecast) * self._series.bar_s, omits_zero=True))
+        text = f"{self._format(LOW, ends[0])} – {self._format(HIGH, ends[1])}"
+        yield element("span", period, " ", element("span", text), class_="ahead", title=self._range_text())
+        width = percent(numbers.range_width, 2)
+        yield element("span", width, class_="width", title=self._range_text())
+        name = element("i", say("volatility ahead"), " ")
+        yield element("span", name, volatility, class_="volatility")
+        row = self._snapshot.row_of.get(str(self._series))
+        yield verdict_chip(row, " ".join(self._verdict_sentences()))
+        if self._age_warning():
+            yield element("span", say("old model"), class_="chip old-model", title=self._age_text())
+
+    def _make_part(self) -> Html:
+        issued = self.issued
+        return filled(
+            "v8.annexes.live.app",
+            "series.html",
+            series=self._series,
+            numbers_of_tile=element("div", hidden="hidden", **tile_attributes(self._series, self.numbers)),
+            demo=_demo_banner(not issued.is_dated),
+            age=self._age_warning(),
+            range=self._range_text(),
+            lead=self._tested_range_text(),
+            meaning=self._volatility_meaning(),
+            outlook=self._volatility_text(),
+            verdicts=_sentence_list(self._verdict_sentences()),
+            inputs=self._inputs_text(),
+            newest=self._newest_text(),
+            best_baselines=self._best_baselines_text(),
+            chart_words=json.dumps(_chart_words()),
+            decimals=self._decimals,
+            shaded=self._interval_text(),
+            frame=self._frame_text(),
+            numbers=self._table(),
+            trained=facts(self._training_facts()),
+        )
+
+    def _range_text(self) -> str:
+        """Say between which prices the coming bars stay 9 times of 10."""
+        prices = self.issued.price_range
+        if prices is None:
+            num_bars = len(self._forecast)
+            return say(
+                "Next {n} bars ({span}): medians from {low} to {high}; how far beyond is not forecast.",
+                n=num_bars,
+                span=duration(num_bars * self._series.bar_s, omits_zero=True),
+                low=self._format(LOW, self._forecast[LOW].min()),
+                high=self._format(HIGH, self._forecast[HIGH].max()),
+            )
+        return say(
+            "9 of 10 times the price stays between {low} and {high} over the next {span}.",
+            low=self._format(LOW, prices.low),
+            high=self._format(HIGH, prices.high),
+            span=duration(len(self._forecast) * self._series.bar_s, omits_zero=True),
+        )
+
+    def _tested_range_text(self) -> str:
+        """Say what `_range_text` says, and how often it was so on the test candles where that is known."""
+        text = self._range_text()
+        tested = self._snapshot.row_of[str(self._series)].price_range
+        if self.issued.price_range is None or tested is None:
+            return text
+        num = count(tested.num_windows)
+        if not tested.has_enough_windows:
+            on_test = say("How often it held on test candles is not known: only {num} checks.", num=num)
+            return f"{text} {on_test}"
+        num_inside = count(tested.num_inside)
+        on_test = say("In {num} checks on test candles it held {n} times.", num=num, n=num_inside)
+        return f"{text} {on_test}"
+
+    def _volatility_text(self) -> str:
+        """Give the volatility at the last bar, and say whether that is usual."""
+        if VOLATILITY not in self._forecast:
+            return say("This model does not forecast volatility.")
+        volatility = self._format(VOLATILITY, self._forecast[VOLATILITY].iloc[-1])
+        percentile = self.numbers.percentile
+        if percentile is None:
+            return say("Volatility ahead: {ahead}; what is usual is not known.", ahead=volatility)
+        return say(
+            "Volatility ahead: {ahead}, {mood}: volatility percentile {share} of 100, higher than {share} % "
+            "of the time in the last {days} days.",
+            ahead=volatility,
+            mood=term(mood_of(percentile)),
+            share=percentile,
+            days=MONTH_DAYS,
+        )
+
+    def _volatility_meaning(self) -> Html:
+        """Say what the volatility is, and which of its forecasts stands in the first sentence."""
+        if VOLATILITY not in self._forecast:
+            return Html("")
+        text = say(
+            "Volatility: the sample standard deviation of the last {n} closes, divided by their mean. "
+            "The figure above is its forecast at the last bar ahead.",
+            n=BAND_PERIOD_BARS,
+        )
+        limits = say("Calm: a percentile below 20; wild: from 80 on.")
+        if self.issued.forecaster.quantiles:
+            limits = f"{say('The table below has the interval around it.')} {limits}"
+        return element("p", f"{text} {limits}", class_="soft")
+
+    def _newest_text(self) -> str:
+        """Say when the newest candle closed, and how much later the forecast was made."""
+        text = say(
+            "The newest candle closed at {closed} UTC at {close} ({change} in 24 h).",
+            closed=moment(iso(self.issued.closed_s)),
+            close=self._format(CLOSE, self.issued.candles.column(CLOSE)[-1]),
+            change=signed_percent(self.numbers.change),
+        )
+        made = moment(iso(self.issued.issued_at_s))
+        if not self.issued.is_dated:
+            after = say(
+                "The simulated market's candles end there, on an old date; "
+                "the forecast was made at {made} UTC.",
+                made=made,
+            )
+        else:
+            age = duration(max(0, self.issued.issued_at_s - self.issued.closed_s), omits_zero=True)
+            after = say("The forecast was made at {made} UTC, {age} after the close.", made=made, age=age)
+        return f"{text} {after}"
+
+    def _best_baselines_text(self) -> str:
+        """Name the best baseline of each task."""
+        tasks = self._snapshot.row_of[str(self._series)].tasks
+        names = []
+        for task, against in tasks.items():
+            names.append(say("{task}: {outcomes}", task=titled(task), outcomes=spaced(against.best.baseline)))
+        return say("Best baselines: {names}.", names=say("; ").join(names))
+
+    def _verdict_sentences(self) -> list[str]:
+        """Compare its errors on the test span with those of baselines."""
+        _, *sentences = verdict([self._snapshot.row_of[str(self._series)]])
+        return sentences
+
+    def _inputs_text(self) -> str | Html:
+        """Say whether the inputs of the forecast lie within the range of the training data."""
+        out_of_range = self.issued.out_of_range
+        if out_of_range is None:
+            return say("Whether its inputs are in the range of the training data is not known.")
+        if not out_of_range:
+            return say("Its inputs are in the range of the training data.")
+        text = say(
+            "Some inputs are higher or lower than all that training saw: {names}, by up to {share} "
+            "of the range it saw; the forecast is less certain for it.",
+            names=listed(list(dict.fromkeys(_input_in_words(name) for name in out_of_range))),
+            share=percent(max(out_of_range.values())),
+        )
+        return element("span", text, title=", ".join(out_of_range))
+
+    def _age_text(self) -> str:
+        """Warn of a model that `update` calls stale by its age; empty for another one."""
+        metadata = self._snapshot.metadata[self._series]
+        num_new = (self.issued.closed_s - metadata.candles.last_open_s) // self._series.bar_s - 1
+        first, end = metadata.split.test.rows
+        if not self.issued.is_dated or num_new <= end - first:
+            return ""
+        return say(
+            "Old model: {n} candles have come since, more than the {tested} of its test.",
+            n=count(num_new),
+            tested=count(end - first),
+        )
+
+    def _age_warning(self) -> Html:
+        text = self._age_text()
+        return element("p", text, class_="old") if text else Html("")
+
+    def _format(self, name: str, value: float) -> str:
+        """Write a value of a column; prices have as many decimals as on the exchange."""
+        is_share = name.startswith(VOLATILITY)  # the names of its quantiles begin with it
+        return percent(value, 3) if is_share else f"{value:,.{self._decimals}f}"
+
+    def _interval_text(self) -> str:
+        """Say what the shaded areas are."""
+        names = " / ".join(interval_names(self.issued.forecaster.quantiles))
+        if names:
+            text = say(
+                "Shaded: intervals of the close ({names}): the share of closes that should lie within.",
+                names=names,
+            )
+            widest = interval_names(self.issued.forecaster.quantiles)[0]
+            return f"{text} {say('Below: the {name} interval of the volatility.', name=widest)}"
+        return say("Shaded: from low to high; nothing says how often the actual values stay within.")
+
+    def _frame_text(self) -> str:
+        """Say what the dotted frame is; empty without a range of prices."""
+        if self.issued.price_range is None:
+            return ""
+        return say(
+            "Dotted frame: 9 of 10 times no price ahead leaves it; "
+            "a shaded area holds for the close of one bar."
+        )
+
+    def _table(self) -> Html:
+        """Show the forecast of the main columns, a row a bar.
+
+        With quantiles that is the close, then the widest interval of each column, that of the close first: a
+        narrow screen shows these.
+        """
+        levels = self.issued.forecaster.quantiles
+        names = [name for name in _TABLE_COLUMNS if name in self._forecast]
+        columns = {name: [name] for name in names}
+        caption = say("Point forecasts")
+        if intervals(levels):
+            low, high = intervals(levels)[0]
+            share = interval_names(levels)[0]
+            columns = {CLOSE: [CLOSE]}
+            for name in names:
+                title = say("{name}, {share} interval", name=term(name), share=share)
+                columns[title] = [quantile_column(name, low), quantile_column(name, high)]
+            caption = say("The median forecast of the close, then {share} intervals", share=share)
+        rows = []
+        for open_time, row in zip(self.issued.open_times(), self._forecast.to_dict("records"), strict=True):
+            cells = [moment(open_time)]
+            for value_columns in columns.values():
+                cells.append(" – ".join(self._format(column, row[column]) for column in value_columns))
+            rows.append(cells)
+        return shown_table(Table(["opens, UTC", *columns], rows, caption), class_="wrapped")
+
+    def _training_facts(self) -> Iterator[tuple[str, str]]:
+        """Yield what the model was trained on, as names and values."""
+        training = answers.trained(self._snapshot, self._series)
+        for name, span in training.pop("spans").items():
+            yield f"{name} span", f"{moment(span['first_open'])} – {moment(span['last_open'])}"
+        for name, value in training.items():
+            yield spaced(name), str(value or ABSENT)
+
+
+def _input_in_words(name: str) -> str:
+    """Name an input for a reader: the parts of a day and of a week are two inputs and more each."""
+    if name in WAVE_COLUMNS:
+        return say("the time of day") if name.startswith("day") else say("the time of the week")
+    return spaced(name)
+
+
+def _place_in_words(label: str) -> str:
+    """Return the label of a place, see `ModelSnapshot`, in the current language."""
+    run = _run_name(label)
+    return label if run is None else say("run {name}", name=run)
+
+
+def _run_name(label: str) -> str | None:
+    """Return the name of the run folder that a label of a place is of; None for another place."""
+    return label.removeprefix(_RUN_LABEL) if label.startswith(_RUN_LABEL) else None
+
+
+def _range_legends(snapshot: ModelSnapshot) -> dict[str, str]:
+    """Say what the range ahead of a tile and of the table is, and how far ahead it reaches."""
+    timeframes = {
+        (metadata.horizon_bars * series.bar_s, series.timeframe)
+        for series, metadata in snapshot.metadata.items()
+    }
+    # A time without its timeframe is enough where there is one.
+    spans = " / ".join(
+        duration(seconds, omits_zero=True) + (f" ({timeframe})" if len(timeframes) > 1 else "")
+        for seconds, timeframe in sorted(timeframes)
+    )
+    if any(metadata.profile.quantiles for metadata in snapshot.metadata.values()):
+        return {
+            "shaded": say("shaded: 9 of 10 times the price stays within, next {spans}", spans=spans),
+            "ahead": say("range ahead: 9 of 10 times the price stays within, next {spans}", spans=spans),
+        }
+    return {
+        "shaded": say("shaded: from the lowest to the highest forecast of the next {spans}", spans=spans),
+        "ahead": say("range ahead: – for models that forecast no intervals"),
+    }
+
+
+def price_decimals(prices: FloatArray) -> int:
+    """Return the number of decimals of prices, of any shape; at most as many as give seven digits.
+
+    Prices of a simulated market have no ticks, and so these seven digits.
+
+    >>> price_decimals(np.array([64_000.1, 63_999.25])), price_decimals(np.array([0.00001234]))
+    (2, 8)
+    """
+    most = max(0, 6 - math.floor(math.log10(prices.max())))
+    for num_decimals in range(most):
+        if np.allclose(prices.round(num_decimals), prices, 1e-9, 0.0):
+            return num_decimals
+    return most
+
+
+def is_demo(snapshot: ModelSnapshot, source: str) -> bool:
+    """Return whether a model was trained on the simulated market, or the candles come from it."""
+    return source == DemoSource.name or any(
+        metadata.is_demo_market for metadata in snapshot.metadata.values()
+    )
+
+
+def _demo_banner(is_demo: bool) -> Html:
+    return element("p", term(DEMO_WARNING), class_="banner") if is_demo else Html("")
+
+
+def _chart_words() -> dict[str, str]:
+    """Return what the script writes at the chart, by its key."""
+    return {
+        "open": say("open"),
+        "high": say("high"),
+        "low": say("low"),
+        "close": say("close"),
+        "bands": say("Bollinger bands"),
+        "volatility": say("volatility"),
+        "forecast": say("forecast"),
+        "past": say("earlier forecast"),
+        "interval": say("close, {share} interval", share="{name}"),
+        "range": say("all prices ahead, 9 of 10 times"),
+        "larger": say("Zoom in"),
+        "smaller": say("Zoom out"),
+        "newest": say("Newest"),
+        "failed": say("The chart cannot be drawn now; the table below has the numbers."),
+    }

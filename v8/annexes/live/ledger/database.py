@@ -1,0 +1,699 @@
+"""The database of the ledger: one append-only SQLite file.
+
+    tracks      a place and one of its series
+    issuers     the models that forecast it: digest, profile, source, tasks, forecasters; JSON
+    forecasts   one row for each close of a track
+    scores      at most one row for each forecast; without losses if a candle never came
+
+* A forecast is one row, written in one transaction and on the disk before the call returns; a place and
+  series has at most one for each close. Triggers refuse to change or remove a row.
+* The schema has a version. A file with another version, of another program, or without a schema is refused
+  and not changed.
+* One process at a time writes, by a lock; others may read meanwhile (write-ahead log).
+* Numbers are little-endian. Those of a forecast are packed: forecast prices begin with the same bits, so
+  bytes of equal significance are stored next to each other before they are compressed. Times are seconds
+  since the epoch, UTC.
+
+Rows are checked when they are read, like a file of unknown origin: numbers are finite and have the expected
+shape, and each forecast and score has the checksum that was written with it. `Ledger.require_intact` compares
+the tables with their indexes, which hold places, issuers and times a second time.
+"""
+
+import json
+import os
+import sqlite3
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from v8.annexes.live.ledger.entries import Entry, ForecastCounts, Issuer, Score, ScoredForecasts
+from v8.base.errors import ArtifactError, ProfileError, StorageError, V8Error
+from v8.base.former_names import with_current_names
+from v8.base.invocation import command
+from v8.base.records import AS_WRITTEN, OpenTime, Sha256, adapter, checked
+from v8.base.storage import WriterLock, packaged, parse_json, require_replaceable, write_with
+from v8.data.market.series import Series
+
+Numbers = TypeVar("Numbers", bound=NDArray[Any])
+
+_COMPRESSION_LEVEL: Final = 9
+BUSY_S: Final = 30.0  # how long to wait for another process that uses the file, in seconds
+_SQLITE_ENDINGS: Final = ("-wal", "-shm", "-journal")  # of the files that SQLite opens with a database
+_FIX: Final = "Restore the file from a copy, or begin another ledger with param:ledger"
+_OTHER_FIX: Final = (
+    "Name another file with param:ledger, or use the v8 that wrote this one; it is left as it is"
+)
+_STORAGE_ERROR_CODES: Final = {
+    getattr(sqlite3, f"SQLITE_{name}")
+    for name in ("FULL", "READONLY", "IOERR", "CANTOPEN", "PERM", "BUSY", "LOCKED")
+}
+"""Error codes of SQLite for trouble with the disk, permissions or locks; others mean a damaged content."""
+
+APPLICATION_ID: Final = 0x76386C67  # marks a SQLite file as a ledger of v8: "v8lg"
+SCHEMA_VERSION: Final = 3
+_SCHEMA_FILES: Final = {1: "schema_1.sql", 2: "schema_2.sql", SCHEMA_VERSION: "schema.sql"}
+"""The schemas that are read and written, by version. Versions 1 and 2 have no checksums, and version 1 has
+former names of columns. A ledger keeps the version that it was started with; temporary views give its tables
+the current columns."""
+_FORMER_VIEWS: Final = {
+    1: """
+    CREATE TEMP VIEW forecasts AS SELECT *, NULL AS checksum FROM main.forecasts;
+    CREATE TEMP VIEW scores AS
+    SELECT forecast, scored_s, truth_digest AS actual_digest, NULL AS checksum, losses, truth AS actual
+    FROM main.scores;
+    """,
+    2: """
+    CREATE TEMP VIEW forecasts AS SELECT *, NULL AS checksum FROM main.forecasts;
+    CREATE TEMP VIEW scores AS SELECT *, NULL AS checksum FROM main.scores;
+    """,
+}
+_FORMER_COLUMNS: Final = {"actual": "truth", "actual_digest": "truth_digest"}
+"""Names in version 1."""
+
+_ENTRY_COLUMNS: Final = "issuer, issued_for_s, written_s, candles_digest, forecasts, forecasts.checksum"
+"""Columns of the table `forecasts` that an `Entry` is made of."""
+
+_CHECKED_OF_FORECAST: Final = ("issuer", "issued_for_s", "written_s", "candles_digest", "forecasts")
+"""Columns of the table `forecasts` that its checksum is of."""
+
+_CHECKED_OF_SCORE: Final = ("forecast", "scored_s", "actual_digest", "losses")
+"""Columns of the table `scores` that its checksum is of; packed actual values have one of their own."""
+
+_UNIQUE_KEYS: Final = {
+    "tracks": "place = :place AND series = :series",
+    "issuers": "track = :track AND about = :about",
+    "forecasts": "track = :track AND issued_for_s = :issued_for_s",
+    "scores": "forecast = :forecast",
+}
+"""The condition that identifies a row of each table, as in the triggers of the schema."""
+
+
+def make_tables(connection: sqlite3.Connection, version: int = SCHEMA_VERSION) -> None:
+    """Make the tables of a ledger in an empty database, and the triggers that protect their rows."""
+    connection.executescript(packaged("v8.annexes.live.ledger", _SCHEMA_FILES[version]))
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {version}")
+
+
+def schema_fault(connection: sqlite3.Connection) -> str | None:
+    """Say why a database is not a ledger of a version that is read; None if it is one."""
+    ((application_id,),) = connection.execute("PRAGMA application_id")
+    ((version,),) = connection.execute("PRAGMA user_version")
+    if application_id != APPLICATION_ID:
+        return "the file of another program"
+    if version not in _SCHEMA_FILES:
+        return f"schema {version}"
+    statements = set(connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
+    with closing(sqlite3.connect(":memory:")) as example:
+        make_tables(example, version)
+        expected = set(example.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
+    different = sorted({str(name) for name, _ in statements ^ expected})
+    if different:
+        return f"other tables or triggers than v8 makes ({', '.join(different)})"
+    return None
+
+
+def pack(values: NDArray[np.float32]) -> bytes:
+    """Write float32 numbers of any shape, compressed.
+
+    >>> unpack(pack(np.array([[1.5, 2.0]], np.float32)), (1, 2))
+    array([[1.5, 2. ]], dtype=float32)
+    """
+    by_significance = np.frombuffer(values.astype("<f4").tobytes(), np.uint8).reshape(-1, 4).T
+    return zlib.compress(by_significance.tobytes(), _COMPRESSION_LEVEL)
+
+
+def unpack(content: bytes, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """Read what `pack` wrote. Raises `ValueError` if the bytes are not those of so many finite numbers."""
+    size = 4 * int(np.prod(shape))
+    try:
+        # The limit protects against a few bytes that would unpack to gigabytes.
+        by_significance = zlib.decompressobj().decompress(content, size + 1)
+    except zlib.error as error:
+        raise ValueError(f"no packed numbers ({error})") from error
+    if len(by_significance) != size:
+        raise ValueError(f"not {size // 4:,} numbers")
+    plain = np.frombuffer(by_significance, np.uint8).reshape(4, -1).T.tobytes()
+    return _finite(np.frombuffer(plain, "<f4").astype(np.float32).reshape(shape))
+
+
+def unpack_plain(content: bytes, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """Read float64 numbers that were written without compression; raises as `unpack` does.
+
+    >>> unpack_plain(np.array([0.1]).astype("<f8").tobytes(), (1,))
+    array([0.1])
+    """
+    if len(content) != 8 * int(np.prod(shape)):
+        raise ValueError(f"not {int(np.prod(shape)):,} numbers")
+    return _finite(np.frombuffer(content, "<f8").astype(np.float64).reshape(shape))
+
+
+def _finite(values: Numbers) -> Numbers:
+    if not np.isfinite(values).all():
+        raise ValueError("numbers that are infinite or none")
+    return values
+
+
+def checksum_of(*values: int | str | bytes | None) -> int:
+    """Return the CRC-32 of the values of a row, from which every change of up to three bits is seen.
+
+    >>> checksum_of(1, "a", b"x") == checksum_of(1, "a", b"y")
+    False
+    """
+    checksum = 0
+    for value in values:
+        content = value if isinstance(value, bytes) else str(value).encode()
+        checksum = zlib.crc32(b"\0" + content, checksum)
+    return checksum
+
+
+def place_name(place: Path | str, ledger: Path) -> str:
+    """Name a place of models as the ledger does.
+
+    Args:
+        place: The folder of a run as a `Path`; as text `user/name` on the Hub, or a name returned before.
+        ledger: Path of the ledger.
+
+    >>> place_name("you/name", Path("runs/ledger.sqlite"))
+    'you/name'
+    >>> place_name(Path("runs/aligned"), Path("runs/ledger.sqlite"))
+    './aligned'
+    """
+    if isinstance(place, str):
+        return place
+    folder = place.resolve()
+    ledger_folder = ledger.resolve().parent
+    if folder.is_relative_to(ledger_folder):
+        return f"./{folder.relative_to(ledger_folder).as_posix()}"
+    return folder.as_posix()
+
+
+class Database:
+    """An open SQLite file for one thread at a time; errors of SQLite are raised as errors of v8."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path = path
+        self._connection = connection
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _rows(self, query: str, **parameters: Any) -> list[Any]:
+        with sqlite_errors_translated(self.path):
+            return self._connection.execute(query, parameters).fetchall()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Make all changes of the block, or none of them."""
+        with sqlite_errors_translated(self.path):
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                self._connection.rollback()
+                raise
+            self._connection.execute("COMMIT")
+
+
+@dataclass(frozen=True, eq=False)
+class ActualValues:
+    """Forecasts of one issuer and their actual values; N forecasts, K forecasters, V values of one."""
+
+    issuer: Issuer
+    issued_for_s: NDArray[np.int64]  # closes, seconds since the epoch, UTC, shape (N,)
+    values: NDArray[np.float32]  # forecasts of every forecaster, shape (N, K, V)
+    actual: NDArray[np.float32]  # shape (N, V)
+
+
+class Ledger(Database):
+    """An open ledger, of one thread at a time; `open` and `open_to_write` make one."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection, lock: WriterLock | None = None) -> None:
+        super().__init__(path, connection)
+        version = _schema_version(connection)
+        self._stored_names = _FORMER_COLUMNS if version == 1 else {}
+        self._has_checksums = version == SCHEMA_VERSION
+        self._lock = lock
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Open a ledger to read it, also while another process writes it.
+
+        Raises:
+            ArtifactError: If there is none of this version.
+        """
+        return cls(path, _connect(path))
+
+    @classmethod
+    def open_to_write(cls, path: Path) -> Self:
+        """Open a ledger to add to it; a new one is made if there is no such file.
+
+        Raises:
+            ArtifactError: If another process writes it, or it is no ledger of this version.
+        """
+        rule = "one process at a time writes a ledger"
+        fix = "Wait until it ends, or use another param:ledger"
+        lock = WriterLock(path, rule=rule, fix=fix)
+        try:
+            if not os.path.lexists(path):
+                write_with(path, _make_file)
+            return cls(path, _connect(path, is_writer=True), lock)
+        except BaseException:
+            lock.release()
+            raise
+
+    def require_intact(self) -> None:
+        """Compare all tables with their indexes; reads the whole file, 54 MB in 0.3 s.
+
+        Raises:
+            ArtifactError: If they differ, or the file is damaged otherwise.
+        """
+        ((found,),) = self._rows("PRAGMA integrity_check(1)")
+        if found != "ok":
+            raise _damaged(self.path, str(found))
+
+    def checkpoint(self) -> None:
+        """Copy the write-ahead log into the file, as far as no reader needs it; waits for nobody."""
+        self._rows("PRAGMA wal_checkpoint(PASSIVE)")
+
+    def back_up(self, copy: Path) -> None:
+        """Write a whole copy of this ledger, its log included, also while another process writes.
+
+        A file that is replaced must be an earlier copy of this ledger.
+
+        Raises:
+            ArtifactError: If the file is another one, or this ledger is damaged.
+            StorageError: If it cannot be written.
+        """
+        if os.path.lexists(copy):
+            self._require_earlier_copy(copy)
+        log = copy.with_name(f"{copy.name}-wal")
+        if log.exists():  # SQLite would put it into the new copy
+            got = f"{log.name} next to it"
+            fix = "End the program that has the copy open, or name another file"
+            raise ArtifactError(where=str(copy), rule="is a file that nobody has open", got=got, fix=fix)
+        self.require_intact()
+
+        def write(path: Path) -> None:
+            with sqlite_errors_translated(path), closing(sqlite3.connect(path)) as target:
+                self._connection.backup(target)
+
+        write_with(copy, write)
+
+    def _require_earlier_copy(self, copy: Path) -> None:
+        """Raise `ArtifactError` unless a file is another ledger whose newest forecast this one has, too."""
+        if copy.exists() and copy.samefile(self.path):
+            raise _no_copy(copy, "the ledger itself")
+        if not copy.is_file():
+            raise _no_copy(copy, "a folder, a pipe, a device or a broken link")
+        try:
+            with Ledger.open(copy) as other:
+                number = other.last_number
+                has_other_forecasts = other._identity_of(number) != self._identity_of(number)
+        except ArtifactError as error:
+            raise _no_copy(copy, error.got) from error
+        if has_other_forecasts:
+            raise _no_copy(copy, "a ledger with other forecasts")
+
+    def _identity_of(self, number: int) -> list[Any]:
+        """Return what identifies the forecast of a number, as one row; no row if there is none."""
+        query = (
+            "SELECT place, series, issued_for_s, written_s, candles_digest FROM forecasts "
+            "JOIN tracks ON tracks.id = track WHERE forecasts.id = :number"
+        )
+        return self._rows(query, number=number)
+
+    def close(self) -> None:
+        """Close the file and release its lock."""
+        super().close()
+        if self._lock:
+            self._lock.release()
+
+    def place(self, place: Path | str) -> str:
+        """Name a place of models as this ledger does, see `place_name`."""
+        return place_name(place, self.path)
+
+    def places(self) -> list[str]:
+        """List the places that have forecasts here, in order."""
+        return [row[0] for row in self._rows("SELECT DISTINCT place FROM tracks ORDER BY place")]
+
+    def series(self, place: Path | str) -> list[str]:
+        """List the series of a place that have forecasts here, in order."""
+        query = "SELECT series FROM tracks WHERE place = :place ORDER BY series"
+        rows = self._rows(query, place=self.place(place))
+        with self._damage_reported("tracks"):
+            return [str(Series.parse(row[0])) for row in rows]
+
+    def newest(self, place: Path | str, series: str) -> int | None:
+        """Return the newest close that a forecast was issued for, seconds since the epoch; None at first."""
+        query = "SELECT MAX(issued_for_s) FROM forecasts WHERE track = :track"
+        ((newest_s,),) = self._track_rows(place, series, query)
+        with self._damage_reported("forecasts"):
+            return None if newest_s is None else int(newest_s)
+
+    def add(self, entry: Entry) -> bool:
+        """Write a forecast, on the disk at return; False if there is one of the same place, series, close."""
+        issuer = entry.issuer
+        with self._transaction():
+            track = self._find_or_insert("tracks", place=issuer.place, series=issuer.series)
+            row: dict[str, Any] = {
+                "track": track,
+                "issued_for_s": entry.issued_for_s,
+                "written_s": entry.written_s,
+                "issuer": self._find_or_insert("issuers", track=track, about=_issuer_json(issuer)),
+                "candles_digest": entry.candles_digest,
+                "forecasts": pack(entry.values),
+            }
+            if self._has_checksums:
+                row["checksum"] = checksum_of(*(row[name] for name in _CHECKED_OF_FORECAST))
+            return self._insert_new("forecasts", row)
+
+    def add_score(self, number: int, score: Score) -> bool:
+        """Write the score of a forecast by its number in `pending`; False if it has one already."""
+        row = {
+            "forecast": number,
+            "scored_s": score.scored_s,
+            "actual_digest": score.actual_digest,
+            "losses": None if score.losses is None else score.losses.astype("<f8").tobytes(),
+            "actual": None if score.actual is None else pack(score.actual),
+        }
+        if self._has_checksums:
+            row["checksum"] = checksum_of(*(row[name] for name in _CHECKED_OF_SCORE))
+        with self._transaction():
+            return self._insert_new("scores", row)
+
+    def pending(self, place: Path | str, series: str, since_s: int = 0) -> dict[int, Entry]:
+        """Return the forecasts that have no score yet, by number, in the order of time.
+
+        Only those issued for closes from `since_s` on, seconds since the epoch, UTC: a caller who knows that
+        all earlier ones have a score saves the search.
+        """
+        condition = "scored_s IS NULL AND issued_for_s >= :since_s"
+        entries = self._entries(place, series, condition, since_s=since_s)
+        return {number: entry for number, entry, _ in entries}
+
+    def days(self, place: Path | str) -> list[int]:
+        """List the days of closes that forecasts were issued for, seconds since the epoch, UTC, ascending."""
+        query = (
+            "SELECT DISTINCT issued_for_s / 86400 * 86400 AS day_s FROM forecasts "
+            "JOIN tracks ON tracks.id = track WHERE place = :place ORDER BY day_s"
+        )
+        return [int(day_s) for (day_s,) in self._rows(query, place=self.place(place))]
+
+    def forecasts_of_day(
+        self, place: Path | str, series: str, day_s: int
+    ) -> list[tuple[Entry, Score | None]]:
+        """Return the forecasts for the closes of a day and their scores without actual values, by time."""
+        condition = "issued_for_s >= :day_s AND issued_for_s < :day_s + 86400"
+        return [(entry, score) for _, entry, score in self._entries(place, series, condition, day_s=day_s)]
+
+    def forecasts_since(self, place: Path | str, series: str, since_s: int) -> list[Entry]:
+        """Return the forecasts for closes from a time on, seconds since the epoch, UTC, in order."""
+        condition = "issued_for_s >= :since_s"
+        return [entry for _, entry, _ in self._entries(place, series, condition, since_s=since_s)]
+
+    @property
+    def last_number(self) -> int:
+        """The number of the newest forecast of all; 0 without any."""
+        return int(self._rows("SELECT COALESCE(MAX(id), 0) FROM forecasts")[0][0])
+
+    def forecasts_after(self, place: Path | str, number: int) -> Iterator[Entry]:
+        """Yield the forecasts with a larger number, in order."""
+        query = (
+            f"SELECT forecasts.id, {_ENTRY_COLUMNS} FROM forecasts "  # noqa: S608 - our own words
+            "JOIN tracks ON tracks.id = track WHERE place = :place AND forecasts.id > :number ORDER BY 1"
+        )
+        for entry_number, *columns in self._rows(query, place=self.place(place), number=number):
+            yield self._entry(entry_number, columns)
+
+    def count_forecasts(self, place: Path | str, series: str) -> ForecastCounts:
+        """Count the forecasts of a series."""
+        query = (
+            "SELECT COUNT(*), TOTAL(written_s >= issued_for_s + :bar_s), COUNT(losses), "
+            "TOTAL(forecast IS NOT NULL AND losses IS NULL) "
+            "FROM forecasts LEFT JOIN scores ON forecast = forecasts.id WHERE track = :track"
+        )
+        (row,) = self._track_rows(place, series, query, bar_s=Series.parse(series).bar_s)
+        num_issued, num_late, num_scored, num_void = row
+        return ForecastCounts(
+            num_issued=int(num_issued),
+            num_late=int(num_late),
+            num_scored=int(num_scored),
+            num_void=int(num_void),
+        )
+
+    def scored(self, place: Path | str, series: str) -> list[ScoredForecasts]:
+        """Return the scored forecasts of a series, one element for each issuer, oldest first."""
+        by_issuer = []
+        columns = "losses, scores.checksum, forecast, scored_s, actual_digest"
+        for issuer, rows in self._scored_rows(place, series, columns, "ORDER BY issued_for_s"):
+            with self._damage_reported("scores"):
+                for _, _, packed_losses, checksum, number, scored_s, actual_digest in rows:
+                    self._require_checksum(checksum, number, scored_s, actual_digest, packed_losses)
+                times = np.array([row[:2] for row in rows], np.int64)
+                shape = (len(rows), len(issuer.forecasters), len(issuer.tasks))
+                losses = unpack_plain(b"".join(row[2] for row in rows), shape)
+                if (losses < 0).any():
+                    raise ValueError("errors below zero")
+            by_issuer.append(
+                ScoredForecasts(issuer=issuer, issued_for_s=times[:, 0], written_s=times[:, 1], losses=losses)
+            )
+        return by_issuer
+
+    def newest_actual_values(self, place: Path | str, series: str, most: int) -> list[ActualValues]:
+        """Return the newest scored forecasts of a series that were issued in time, and their actual values.
+
+        Only issuers with quantiles are included, at most `most` forecasts are read.
+        """
+        actual_values = []
+        order = "ORDER BY issued_for_s DESC LIMIT :most"
+        for issuer, rows in self._scored_rows(place, series, "forecasts, actual", order, most=most):
+            shape = (len(issuer.forecasters), issuer.num_values)
+            with self._damage_reported("scores"):
+                in_time = [row for row in rows if row[1] < row[0] + issuer.bar_s]
+                if in_time and issuer.levels:
+                    actual_values.append(
+                        ActualValues(
+                            issuer=issuer,
+                            issued_for_s=np.array([row[0] for row in in_time], np.int64),
+                            values=np.stack([unpack(row[2], shape) for row in in_time]),
+                            actual=np.stack([unpack(row[3], shape[1:]) for row in in_time]),
+                        )
+                    )
+        return actual_values
+
+    def _scored_rows(
+        self, place: Path | str, series: str, columns: str, order: str, **parameters: Any
+    ) -> list[tuple[Issuer, list[Any]]]:
+        """Return the scored forecasts by issuer; a row is issued_for_s, written_s and the columns."""
+        query = (
+            f"SELECT issuer, issued_for_s, written_s, {columns} FROM forecasts "  # noqa: S608 - our own words
+            f"JOIN scores ON forecast = forecasts.id WHERE track = :track AND losses IS NOT NULL {order}"
+        )
+        rows_by_issuer: dict[int, list[Any]] = {}
+        for number, *row in self._track_rows(place, series, query, **parameters):
+            rows_by_issuer.setdefault(number, []).append(row)
+        return [(self._issuer(number), rows) for number, rows in rows_by_issuer.items()]
+
+    def _entries(
+        self, place: Path | str, series: str, condition: str, **parameters: Any
+    ) -> Iterator[tuple[int, Entry, Score | None]]:
+        """Yield the forecasts that meet a condition, in the order of time.
+
+        Each comes with its number before it and its score, without actual values, behind it.
+        """
+        query = (
+            f"SELECT id, scored_s, actual_digest, losses, scores.checksum, {_ENTRY_COLUMNS} "  # noqa: S608
+            f"FROM forecasts LEFT JOIN scores ON forecast = id WHERE track = :track AND {condition} "
+            "ORDER BY issued_for_s"
+        )
+        rows = self._track_rows(place, series, query, **parameters)
+        for number, scored_s, actual_digest, packed_losses, checksum, *columns in rows:
+            entry = self._entry(number, columns)
+            shape = (len(entry.issuer.forecasters), len(entry.issuer.tasks))
+            with self._damage_reported(f"score of forecast {number}"):
+                losses = None if packed_losses is None else unpack_plain(packed_losses, shape)
+                if scored_s is not None:
+                    self._require_checksum(checksum, number, scored_s, actual_digest, packed_losses)
+            score = None
+            if scored_s is not None:
+                score = Score(scored_s=scored_s, actual_digest=actual_digest, actual=None, losses=losses)
+            yield number, entry, score
+
+    def _entry(self, number: int, columns: Sequence[Any]) -> Entry:
+        """Make the forecast of a number from its `_ENTRY_COLUMNS`."""
+        issuer_number, issued_for_s, written_s, candles_digest, packed_values, checksum = columns
+        location = f"{self.path}, forecast {number}"
+        issuer = self._issuer(issuer_number)
+        content = (issued_for_s, written_s, candles_digest)
+        issued_for_s, written_s, candles_digest = checked(
+            tuple[OpenTime, OpenTime, Sha256], content, where=location, fix=_FIX, rule=AS_WRITTEN
+        )
+        shape = (len(issuer.forecasters), issuer.num_values)
+        with self._damage_reported(f"forecast {number}"):
+            values = unpack(packed_values, shape)
+            self._require_checksum(checksum, *columns[:-1])
+            return Entry(
+                issuer=issuer,
+                issued_for_s=issued_for_s,
+                written_s=written_s,
+                candles_digest=candles_digest,
+                values=values,
+            )
+
+    def _require_checksum(self, checksum: object, *values: Any) -> None:
+        """Raise a `ValueError` if the values of a row are not those that its checksum was made of."""
+        if self._has_checksums and checksum != checksum_of(*values):
+            raise ValueError("other content than its checksum is of")
+
+    def _issuer(self, number: int) -> Issuer:
+        query = "SELECT place, series, about FROM issuers JOIN tracks ON tracks.id = track"
+        rows = self._rows(f"{query} WHERE issuers.id = :number", number=number)
+        with self._damage_reported(f"issuer {number}"):
+            ((place, series, issuer_json),) = rows
+            content = {**with_current_names(parse_json(issuer_json)), "place": place, "series": series}
+        location = f"{self.path}, issuer {number}"
+        return checked(Issuer, content, where=location, fix=_FIX, rule=AS_WRITTEN)
+
+    def _find_or_insert(self, table: str, **row: Any) -> int:
+        """Return the number of a row, which is added if it is not there yet."""
+        self._insert_new(table, row)
+        with self._damage_reported(table):
+            query = f"SELECT id FROM {table} WHERE {_UNIQUE_KEYS[table]}"  # noqa: S608 - our own words
+            ((number,),) = self._rows(query, **row)
+            return int(number)
+
+    def _insert_new(self, table: str, row: Mapping[str, Any]) -> bool:
+        """Add a row, unless the table has one with the same key; return whether it was added."""
+        names = ", ".join(self._stored_names.get(name, name) for name in row)
+        values = ", ".join(f":{name}" for name in row)
+        is_new = f"NOT EXISTS (SELECT 1 FROM {table} WHERE {_UNIQUE_KEYS[table]})"  # noqa: S608
+        insert = f"INSERT INTO main.{table} ({names}) SELECT {values} WHERE {is_new}"
+        return self._connection.execute(insert, row).rowcount == 1
+
+    def _track_rows(self, place: Path | str, series: str, query: str, **parameters: Any) -> list[Any]:
+        """Return the rows of a query about a place and series, whose number is its parameter `:track`."""
+        track_query = "SELECT id FROM tracks WHERE place = :place AND series = :series"
+        tracks = self._rows(track_query, place=self.place(place), series=series)
+        track = tracks[0][0] if tracks else None
+        return self._rows(query, track=track, **parameters)
+
+    @contextmanager
+    def _damage_reported(self, subject: str) -> Iterator[None]:
+        """Raise `ArtifactError` if the content of a row cannot be converted."""
+        try:
+            yield
+        except (ValueError, TypeError, OverflowError, AttributeError, ProfileError) as error:
+            raise _damaged(self.path, f"{subject} with {error}") from error
+
+
+def _issuer_json(issuer: Issuer) -> str:
+    """Write an issuer without place and series as JSON; equal issuers have equal text."""
+    content = adapter(Issuer).dump_python(issuer, mode="json", exclude={"place", "series"})
+    return json.dumps(content, separators=(",", ":"), allow_nan=False)
+
+
+def _schema_version(connection: sqlite3.Connection) -> int:
+    ((version,),) = connection.execute("PRAGMA user_version")
+    return int(version)
+
+
+def _make_file(path: Path) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        make_tables(connection)
+
+
+def _connect(path: Path, *, is_writer: bool = False) -> sqlite3.Connection:
+    """Open the existing file of a ledger, and check its schema."""
+    mode = _open_mode(path, is_writer=is_writer)
+    with sqlite_errors_translated(path):
+        address = f"{path.absolute().as_uri()}?{mode}"
+        connection = sqlite3.connect(address, timeout=BUSY_S, isolation_level=None, uri=True)
+        try:
+            connection.execute("PRAGMA trusted_schema = OFF")
+            fault = schema_fault(connection)
+            if fault:
+                rule = f"must be a ledger of schema {SCHEMA_VERSION}"
+                raise ArtifactError(where=str(path), rule=rule, got=fault, fix=_OTHER_FIX)
+            connection.executescript(_FORMER_VIEWS.get(_schema_version(connection), ""))
+            if is_writer:
+                connection.execute("PRAGMA synchronous = FULL")  # a power cut loses no committed forecast
+            else:
+                connection.execute("PRAGMA query_only = ON")
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+def _open_mode(path: Path, *, is_writer: bool) -> str:
+    """Return how SQLite must open a file: as immutable if this process cannot write it or its folder."""
+    try:
+        if not path.is_file():
+            example = command("forecast", "runs/frontier")
+            got = "no such file" if not os.path.lexists(path) else "a folder, pipe or device"
+            fix = f"Begin one with `{example}`, or name another with param:ledger"
+            raise ArtifactError(where=str(path), rule="must be a ledger", got=got, fix=fix)
+        for ending in _SQLITE_ENDINGS:
+            require_replaceable(path.with_name(path.name + ending))
+        has_log = False
+        with suppress(FileNotFoundError):  # the last process that closes the file removes its log
+            has_log = path.with_name(f"{path.name}-wal").stat().st_size > 0
+    except OSError as error:
+        raise StorageError.of(error.filename or path, error) from error
+    if is_writer or (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
+        return "mode=rw"
+    if has_log:
+        location = str(path)
+        rule = "must lie where its write-ahead log can be taken up"
+        fix = "Read it as the user who writes it, or copy both files"
+        raise StorageError(
+            where=location, rule=rule, got="a log next to it, and no permission to write", fix=fix
+        )
+    return "mode=ro&immutable=1"
+
+
+@contextmanager
+def sqlite_errors_translated(path: Path) -> Iterator[None]:
+    """Raise errors of SQLite, and text that is not UTF-8, as errors of v8.
+
+    Raises:
+        StorageError: If the disk, permissions or a lock are at fault.
+        ArtifactError: If the file is damaged.
+    """
+    try:
+        yield
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+        if code not in _STORAGE_ERROR_CODES:
+            raise _damaged(path, str(error)) from error
+        raise StorageError(
+            where=str(path),
+            rule="must be written and read",
+            got=str(error),
+            fix="Free some space or choose another place with param:ledger, and repeat the command; what was "
+            "written is kept",
+        ) from error
+
+
+def _no_copy(path: Path, got: str) -> V8Error:
+    rule = "is a new file, or an earlier copy of the ledger"
+    return ArtifactError(where=str(path), rule=rule, got=got, fix="Name another file")
+
+
+def _damaged(path: Path, got: str) -> V8Error:
+    return ArtifactError(where=str(path), rule="must be a ledger's file as v8 wrote it", got=got, fix=_FIX)

@@ -1,0 +1,312 @@
+"""The entries of the ledger: issuers, the forecasts that they issued, and the scores of these.
+
+Numbers of a forecast are float32, as a model returns them; what is written is what is scored. The arrays of
+all tasks are concatenated in the order of `Issuer.tasks`, each flattened from (steps, columns).
+
+The loss of a forecast is what the leaderboard averages: its mean absolute error in returns over all steps
+and columns of a task; that of a quantile is twice its pinball loss. It is computed once, when the last
+forecast bar has closed, from the same columns as the evaluation. These are computed from a fixed number of
+candles, so a score does not depend on when it is computed.
+
+Legend: K forecasters, V values of one forecaster (steps times columns of all tasks), T tasks, H steps, C
+columns of a task.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from v8.base.records import Count, OpenTime, Positive, Sha256, Word
+from v8.data.features.table import compute_table
+from v8.data.market.candles import Candles
+from v8.data.market.series import Series, SeriesName, iso
+from v8.model.baselines.baselines import NAIVE
+from v8.model.evaluation.evaluation import MODEL
+from v8.model.evaluation.metrics import in_returns
+from v8.model.evaluation.price_range import PriceRange, range_json
+from v8.profile.columns import CLOSE
+from v8.profile.formulas import DAY_S
+from v8.profile.indicators import warmup_bars
+from v8.profile.profile import ProfileName
+from v8.profile.quantile_levels import MEDIAN, pinball, quantile_column
+
+Number = TypeVar("Number", np.float32, np.float64)
+
+MAX_VALUES: Final = 100_000  # values of one forecaster; a thousand steps of the shipped tasks have 7,000
+QUANTILE_PREFIX: Final = f"{MODEL}_q"
+
+Place = Annotated[str, Field(strict=True, min_length=1, max_length=1_000)]
+"""Where the models are: `./` and the path of a run from the ledger's folder, an absolute path, or
+`user/name`."""
+
+
+def quantile_forecaster(level: float) -> str:
+    """Name a quantile of a model among the forecasters, by its level in per cent.
+
+    >>> quantile_forecaster(0.05)
+    'model_q5'
+    """
+    return quantile_column(MODEL, level).replace(".", "-")  # a `Word` has no dot
+
+
+def level_of(forecaster: str) -> float | None:
+    """Return the level of the quantile that a forecaster stands for; None for a point forecast.
+
+    >>> level_of("model_q97-5"), level_of("model")
+    (0.975, None)
+    """
+    if not forecaster.startswith(QUANTILE_PREFIX):
+        return None
+    return float(forecaster.removeprefix(QUANTILE_PREFIX).replace("-", ".")) / 100
+
+
+@dataclass(frozen=True)
+class Issuer:
+    """One model of one series of a place, and the baselines that it is compared with."""
+
+    place: Place  # where the model is, see `v8.annexes.live.ledger.database.place_name`
+    series: SeriesName  # such as "BTCUSDT-15m"
+    model_sha256: Sha256  # digest of the model file
+    revision: Annotated[str, Field(strict=True, pattern="^[0-9a-f]{40}$")] | None  # commit of the Hub
+    trained_until_s: (
+        OpenTime  # when the last candle closed that training has seen, seconds since the epoch, UTC
+    )
+    profile: ProfileName  # name of the profile that it was trained with
+    profile_digest: Sha256  # digest of that profile
+    source: Word  # name of the source of candles
+    bar_s: Positive  # seconds of a bar
+    horizon_bars: Positive  # bars ahead
+    tasks: Mapping[Word, tuple[Word, ...]]  # what is forecast: columns per task, in the order of the values
+    forecasters: tuple[Word, ...]  # `MODEL`, keys of `BASELINES`, `quantile_forecaster` of each outer level
+
+    def __post_init__(self) -> None:
+        is_timed = Series.parse(self.series).bar_s == self.bar_s
+        has_columns = bool(self.tasks) and all(self.tasks.values())
+        has_baselines = self.forecasters[:1] == (MODEL,) and NAIVE in self.forecasters
+        is_unique = len(set(self.forecasters)) == len(self.forecasters)
+        is_bounded = self.num_values <= MAX_VALUES and all(0 < level < 1 for level in self.levels)
+        if not (is_timed and has_columns and has_baselines and is_unique and is_bounded):
+            raise ValueError("forecasts bars of its series, tasks with columns, by a model, naive and others")
+
+    @property
+    def num_values(self) -> int:
+        """Values of one forecaster."""
+        return self.horizon_bars * sum(map(len, self.tasks.values()))
+
+    @property
+    def levels(self) -> dict[float, int]:
+        """Positions of the model's quantiles among the forecasters, by level; empty if it has none."""
+        positions = {level_of(name): position for position, name in enumerate(self.forecasters)}
+        return {level: position for level, position in positions.items() if level is not None}
+
+    @property
+    def generation(self) -> str:
+        """Name its generation among the place's models: until when it was trained, and its digest."""
+        return f"{iso(self.trained_until_s)} {self.model_sha256[:12]}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what identifies the model as plain JSON values."""
+        return {
+            "model_sha256": self.model_sha256,
+            "revision": self.revision,
+            "trained_until": iso(self.trained_until_s),
+            "profile": self.profile,
+        }
+
+    def split(self, values: NDArray[Number]) -> dict[str, NDArray[Number]]:
+        """Split values of shape (..., V) by task, each into (..., H, C)."""
+        by_task = {}
+        start = 0
+        for task, columns in self.tasks.items():
+            stop = start + self.horizon_bars * len(columns)
+            shape = (*values.shape[:-1], self.horizon_bars, len(columns))
+            by_task[task] = values[..., start:stop].reshape(shape)
+            start = stop
+        return by_task
+
+    def concatenate(self, by_task: Mapping[str, NDArray[np.floating[Any]]]) -> NDArray[np.float32]:
+        """Concatenate arrays (..., H, C) of all tasks to (..., V), the inverse of `split`."""
+        flat = []
+        for name in self.tasks:
+            values = by_task[name]
+            flat.append(values.reshape((*values.shape[:-2], -1)))
+        return np.concatenate(flat, axis=-1).astype(np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """A forecast that was issued; times are seconds since the epoch, UTC."""
+
+    issuer: Issuer  # the model that forecast
+    issued_for_s: OpenTime  # when the newest candle closed, which is when the first forecast bar opens
+    written_s: OpenTime  # when it was written, by the exchange's clock
+    candles_digest: Sha256  # of the candles that it was made from
+    values: NDArray[np.float32]  # of every forecaster, shape (K, V), quote currency or unitless
+    price_range: PriceRange | None = None
+    """Where the price stays 9 times of 10: in messages, not in the ledger. None if it is not forecast."""
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the first forecast bar had closed when it was written, so that actual values were known."""
+        return self.written_s >= self.issued_for_s + self.issuer.bar_s
+
+    @property
+    def due_s(self) -> int:
+        """When the last forecast bar closes."""
+        return self.issued_for_s + self.issuer.horizon_bars * self.issuer.bar_s
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON values, with the forecasts by column and forecaster."""
+        issuer = self.issuer
+        by_task = issuer.split(self.values)
+        forecasts: dict[str, dict[str, list[float]]] = {}
+        for task, columns in issuer.tasks.items():
+            for position, column in enumerate(columns):
+                values = by_task[task][..., position].tolist()
+                forecasts[column] = dict(zip(issuer.forecasters, values, strict=True))
+        open_times_s = range(self.issued_for_s, self.due_s, issuer.bar_s)
+        return {
+            "issued_for": iso(self.issued_for_s),
+            "written_at": iso(self.written_s),
+            "series": issuer.series,
+            "model": issuer.to_json(),
+            "candles_digest": self.candles_digest,
+            "open_time": [iso(open_time_s) for open_time_s in open_times_s],
+            "forecasts": forecasts,
+            **range_json(self.price_range),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Score:
+    """The losses of a forecast; None if a candle never came, so that it cannot be scored.
+
+    A loss is the mean absolute error in returns over all steps and columns; that of a quantile is twice its
+    pinball loss.
+    """
+
+    scored_s: OpenTime  # when it was scored, by the exchange's clock
+    actual_digest: Sha256 | None  # of the candles that it was scored with
+    actual: NDArray[np.float32] | None  # shape (V,)
+    losses: NDArray[np.float64] | None  # shape (K, T), unitless
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredForecasts:
+    """All scored forecasts of one issuer, in the order of time."""
+
+    issuer: Issuer  # the model that forecast
+    issued_for_s: NDArray[np.int64]  # shape (N,), int64
+    written_s: NDArray[np.int64]  # shape (N,), int64
+    losses: NDArray[np.float64]  # shape (N, K, T), float64, unitless
+
+    def losses_of(self, task: str, forecaster: str) -> NDArray[np.float64]:
+        """Return the losses of one forecaster on one task, shape (N,)."""
+        forecaster_position = self.issuer.forecasters.index(forecaster)
+        task_position = list(self.issuer.tasks).index(task)
+        return self.losses[:, forecaster_position, task_position]
+
+    def in_time(self, since_s: int = 0) -> "ScoredForecasts":
+        """Leave out forecasts that were written late, or issued for an earlier close than `since_s`."""
+        is_in_time = self.written_s < self.issued_for_s + self.issuer.bar_s
+        is_included = is_in_time & (self.issued_for_s >= since_s)
+        return ScoredForecasts(
+            issuer=self.issuer,
+            issued_for_s=self.issued_for_s[is_included],
+            written_s=self.written_s[is_included],
+            losses=self.losses[is_included],
+        )
+
+
+@dataclass(frozen=True)
+class ForecastCounts:
+    """How many forecasts of a series were issued, late, scored and void."""
+
+    num_issued: Count = 0  # all of them
+    num_late: Count = 0  # those whose first bar had closed when they were written
+    num_scored: Count = 0  # those that were scored, late ones among them
+    num_void: Count = 0  # those of which a candle never came
+
+    @property
+    def num_pending(self) -> int:
+        """Those whose actual values have not come yet."""
+        return self.num_issued - self.num_scored - self.num_void
+
+    def to_json(self) -> dict[str, int]:
+        """Return it as plain JSON values."""
+        return {**asdict(self), "num_pending": self.num_pending}
+
+    def __add__(self, other: "ForecastCounts") -> "ForecastCounts":
+        """Add up both."""
+        return ForecastCounts(
+            num_issued=self.num_issued + other.num_issued,
+            num_late=self.num_late + other.num_late,
+            num_scored=self.num_scored + other.num_scored,
+            num_void=self.num_void + other.num_void,
+        )
+
+
+VOID_AFTER_S: Final = 2 * DAY_S
+"""Seconds after the last forecast bar closed from which on a missing candle is waited for no longer: the
+forecast is void and has no score."""
+
+
+def scoring_bars(entry: Entry) -> int:
+    """Return how many candles up to the last forecast bar a score is computed from."""
+    return warmup_bars(_columns(entry)) + 1 + entry.issuer.horizon_bars
+
+
+def score(entry: Entry, candles: Candles, now_s: int) -> Score | None:
+    """Score a forecast whose last bar has closed.
+
+    Args:
+        entry: The forecast.
+        candles: Among them at least the `scoring_bars` candles up to its last bar.
+        now_s: The present, seconds since the epoch, UTC.
+
+    Returns:
+        Its score; one without losses if a candle never came; None if a missing candle may still come.
+    """
+    issuer = entry.issuer
+    num_bars = scoring_bars(entry)
+    first_open_s = entry.due_s - num_bars * issuer.bar_s
+    last_open_s = entry.due_s - issuer.bar_s
+    is_needed = (candles.open_time_s >= first_open_s) & (candles.open_time_s <= last_open_s)
+    if int(is_needed.sum()) < num_bars:
+        is_void = now_s >= entry.due_s + VOID_AFTER_S
+        return Score(now_s, None, None, None) if is_void else None
+    scoring_candles = candles.newest(num_bars, last_open_s)
+    table = compute_table(scoring_candles, _columns(entry))
+    bars_ahead = slice(-issuer.horizon_bars, None)
+    actual = {task: table.select(columns)[bars_ahead] for task, columns in issuer.tasks.items()}
+    last_close = float(table.column(CLOSE)[-1 - issuer.horizon_bars])
+    return Score(
+        scored_s=now_s,
+        actual_digest=scoring_candles.digest,
+        actual=issuer.concatenate(actual),
+        losses=_losses(entry, actual, last_close),
+    )
+
+
+def _columns(entry: Entry) -> tuple[str, ...]:
+    names = [name for columns in entry.issuer.tasks.values() for name in columns]
+    return tuple(dict.fromkeys([*names, CLOSE]))
+
+
+def _losses(
+    entry: Entry, actual: Mapping[str, NDArray[np.float32]], last_close: float
+) -> NDArray[np.float64]:
+    """Return mean absolute errors in returns, of quantiles twice their pinball losses, shape (K, T)."""
+    closes = np.full(len(entry.values), last_close)
+    forecasts = entry.issuer.split(entry.values.astype(np.float64))
+    # A point forecast counts as the median: twice its pinball loss is the absolute error.
+    levels = np.array([level_of(name) or MEDIAN for name in entry.issuer.forecasters])[:, None, None]
+    losses = []
+    for task in entry.issuer.tasks:
+        errors = in_returns(task, actual[task] - forecasts[task], closes)
+        losses.append(2.0 * pinball(np, errors, levels).mean(axis=(1, 2)))
+    return np.stack(losses, axis=1)

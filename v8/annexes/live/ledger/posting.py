@@ -1,0 +1,214 @@
+"""Posts the events of a ledger to an address; each message is sent until the receiver has accepted it.
+
+A message is a webhook (https://www.standardwebhooks.com): JSON with `type`, `timestamp` and `data`, an
+id that is the same however often it is sent, and an HMAC-SHA256 of both by the secret of `V8_POST_SECRET`.
+
+    forecast.issued    a forecast of the model and of every baseline
+    forecast.late      the same, if the first of its bars had closed when it was written
+    forecast.refused   why a series, or all of a place, could not be forecast
+    model.replaced     a series is forecast by another model than before
+    model.decayed      in the live record a model is significantly worse than on its test span
+
+Messages wait in the outbox, a file in the ledger's folder. New forecasts are read from the ledger, and the
+position up to which they were read is written in one transaction with their messages: a process that is
+killed at any moment loses no message and makes none twice. Messages are sent in order, and stay until the
+receiver answers 2xx. A process that is killed after that answer and before it has removed the message sends
+it again with the same id, by which the receiver recognises it.
+"""
+
+import json
+import sqlite3
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from v8.annexes.live.ledger.database import BUSY_S, Database, Ledger, sqlite_errors_translated
+from v8.annexes.live.ledger.entries import Entry
+from v8.annexes.live.ledger.receiver import POST_RETRY_POLICY, Receiver
+from v8.annexes.live.ledger.record import live_losses
+from v8.base.errors import PublishError, V8Error
+from v8.base.net import RetryFailure, RetryPolicy
+from v8.base.storage import digest_json
+from v8.data.market.series import iso
+from v8.forecaster.forecaster import Forecaster
+from v8.model.evaluation.decay import detect_decay
+from v8.model.evaluation.price_range import PriceRange
+from v8.model.evaluation.verdict import references
+from v8.profile.formulas import DAY_S
+
+POLL_S: Final = 1.0
+"""Seconds between two looks into the outbox."""
+_TABLES: Final = """
+CREATE TABLE IF NOT EXISTS messages (number INTEGER PRIMARY KEY, place TEXT, id TEXT UNIQUE, body TEXT);
+CREATE TABLE IF NOT EXISTS known (what TEXT PRIMARY KEY, value);
+CREATE TABLE IF NOT EXISTS ranges (place TEXT, series TEXT, issued_for_s INTEGER, low REAL, high REAL,
+    PRIMARY KEY (place, series, issued_for_s));
+"""
+
+
+class Outbox(Database):
+    """The messages about a place in a ledger that the receiver has not accepted yet."""
+
+    def __init__(self, ledger: Path, place: str) -> None:
+        path = ledger.with_name(f"{ledger.name}.outbox")
+        with sqlite_errors_translated(path):
+            super().__init__(path, sqlite3.connect(path, BUSY_S, isolation_level=None))
+            self._connection.executescript(_TABLES)
+        self.place = place
+        self.num_sent = 0
+
+    def collect(self, ledger: Ledger, model_of: Callable[[str], Forecaster]) -> None:
+        """Put in messages about the forecasts since the last call; the first call only notes the position.
+
+        At the first close of each day the models are tested for decay.
+
+        Args:
+            ledger: The ledger.
+            model_of: Returns the model that serves a series, by its name.
+        """
+        with self._transaction():
+            last_number = ledger.last_number
+            first_number = self._exchange_note("", last_number)
+            if first_number is None:
+                first_number = last_number
+            for entry in ledger.forecasts_after(self.place, first_number):
+                issuer = entry.issuer
+                model_before = self._exchange_note(issuer.series, issuer.model_sha256)
+                if model_before not in (None, issuer.model_sha256):
+                    data = {"series": issuer.series, "before": model_before, "now": issuer.to_json()}
+                    self.put("model.replaced", entry.written_s, data)
+                kind = "forecast.late" if entry.is_late else "forecast.issued"
+                self.put(kind, entry.written_s, self._with_range(entry).to_json())
+                if entry.issued_for_s % DAY_S == 0:
+                    with suppress(V8Error):  # the next forecast reports a model that cannot be opened
+                        self._test_for_decay(model_of(issuer.series), ledger, entry.written_s)
+
+    def put(self, kind: str, at_s: int, data: Mapping[str, Any]) -> None:
+        """Put a message in, unless it is there already.
+
+        Args:
+            kind: Type of the message.
+            at_s: When the event happened, seconds since the epoch, UTC.
+            data: JSON values about the event.
+        """
+        content = {"type": kind, "timestamp": iso(at_s), "data": {"place": self.place, **data}}
+        self._rows(
+            "INSERT OR IGNORE INTO messages (place, id, body) VALUES (:place, :id, :body)",
+            place=self.place,
+            id=f"msg_{digest_json(content)[:32]}",
+            body=json.dumps(content),
+        )
+
+    def keep_range(self, entry: Entry) -> None:
+        """Keep the range of a forecast until its message is made: the ledger has no place for it."""
+        if entry.price_range is None:
+            return
+        with self._transaction():
+            self._rows(
+                "INSERT OR REPLACE INTO ranges VALUES (:place, :series, :issued_for_s, :low, :high)",
+                **self._key_of(entry),
+                low=entry.price_range.low,
+                high=entry.price_range.high,
+            )
+
+    def _with_range(self, entry: Entry) -> Entry:
+        """Return a forecast of the ledger with its range, if that was kept, and forget the range."""
+        key = self._key_of(entry)
+        rows = self._rows(
+            "SELECT low, high FROM ranges WHERE place = :place AND series = :series "
+            "AND issued_for_s = :issued_for_s",
+            **key,
+        )
+        self._rows(
+            "DELETE FROM ranges WHERE place = :place AND series = :series AND issued_for_s = :issued_for_s",
+            **key,
+        )
+        return replace(entry, price_range=PriceRange(*rows[0])) if rows else entry
+
+    def _key_of(self, entry: Entry) -> dict[str, Any]:
+        return {"place": self.place, "series": entry.issuer.series, "issued_for_s": entry.issued_for_s}
+
+    def send_all(self, receiver: Receiver) -> None:
+        """Send the messages, the oldest first, and remove each that is accepted.
+
+        Raises:
+            TransientError: If a message is not accepted.
+        """
+        query = "SELECT number, id, body FROM messages WHERE place = :place ORDER BY number LIMIT 1"
+        rows = self._rows(query, place=self.place)
+        while rows:
+            ((number, message_id, body),) = rows
+            receiver.send(message_id, body)
+            self._rows("DELETE FROM messages WHERE number = :number", number=number)
+            self.num_sent += 1
+            rows = self._rows(query, place=self.place)
+
+    def _test_for_decay(self, model: Forecaster, ledger: Ledger, at_s: int) -> None:
+        """Put in a message if the live record shows decay of a model; one message a model."""
+        metadata = model.about
+        series = model.series
+        losses = live_losses(ledger, self.place, series, metadata.model_sha256, 0)
+        if not losses or not metadata.is_evaluated:
+            return
+        has_decayed, reason = detect_decay(metadata.evaluation, losses, references(metadata.verdicts))
+        if not has_decayed:
+            return
+        reported_model = self._exchange_note(f"{series} decayed", metadata.model_sha256)
+        if reported_model != metadata.model_sha256:
+            data = {"series": str(series), "model_sha256": metadata.model_sha256, "why": reason}
+            self.put("model.decayed", at_s, data)
+
+    def _exchange_note(self, subject: str, value: int | str) -> Any:
+        """Write a note about a subject of the place, and return the note before it; None at first."""
+        key = f"{self.place} {subject}"
+        rows = self._rows("SELECT value FROM known WHERE what = :what", what=key)
+        if rows != [(value,)]:
+            self._rows("INSERT OR REPLACE INTO known VALUES (:what, :value)", what=key, value=value)
+        return rows[0][0] if rows else None
+
+
+def send_messages(
+    ledger: Path, place: str, receiver: Receiver, patience: RetryPolicy = POST_RETRY_POLICY
+) -> None:
+    """Send the messages of a place until none is left.
+
+    Args:
+        ledger: Path of the ledger.
+        place: The place, as the ledger names it.
+        receiver: The address that they are sent to.
+        patience: How often and how long a message is tried again.
+
+    Raises:
+        PublishError: If a message is not accepted in the end.
+    """
+
+    def publish_error(refused: RetryFailure) -> PublishError:
+        rule = "takes each message with an answer of 2xx"
+        got = str(refused.trouble)
+        fix = f"See what it lacks; {outbox.path} keeps the messages until they are taken"
+        return PublishError(where=receiver.host, rule=rule, got=got, fix=fix)
+
+    with Outbox(ledger, place) as outbox:
+        patience.call(lambda _: outbox.send_all(receiver), publish_error, progress=lambda: outbox.num_sent)
+
+
+def keep_sending(ledger: Path, place: str, receiver: Receiver, notify: Callable[[str], object]) -> NoReturn:
+    """Send waiting and coming messages until the process ends.
+
+    `notify` gets the text of an error once, until another one occurs or a message is sent again.
+    """
+    last_error = ""
+    while True:
+        try:
+            send_messages(ledger, place, receiver)
+            last_error = ""
+            pause_s = POLL_S
+        except V8Error as error:
+            if str(error) != last_error:
+                notify(str(error))
+            last_error = str(error)
+            pause_s = POST_RETRY_POLICY.longest_s
+        time.sleep(pause_s)

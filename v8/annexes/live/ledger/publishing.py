@@ -1,0 +1,316 @@
+"""Publishes the live record: a ledger as an append-only dataset on the Hub.
+
+    README.md                       the record so far, compared with naive and the best baseline
+    forecasts/2026-11-23.parquet    forecasts for the closes of a day: a row a forecaster and bar ahead
+    scores/2026-11-23.parquet       their scores: a row a forecaster and task
+
+Each published row must be in the ledger unchanged, and not more often there than in the ledger, or nothing is
+sent. Files are compared by the id that the Hub lists, and files that differ are compared row by row. A day
+with rows that were published twice is sent again only on request (`is_repairing`). There is one commit a day:
+if closes of today are published already, forecasts written since are sent tomorrow. The dataset holds neither
+actual values nor candles; with the candles of the digests anybody can compute the scores again.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyarrow import parquet
+
+from v8.annexes.live.ledger.database import Ledger
+from v8.annexes.live.ledger.entries import Entry, Score
+from v8.annexes.live.ledger.record import live_record, record_sentences, record_table
+from v8.base.errors import PublishError, listed
+from v8.base.former_names import KEYS, VALUES
+from v8.base.parquet import OddParquetError, longest_text, read_as
+from v8.base.storage import packaged, write_text
+from v8.base.wording import plural
+from v8.data.market.series import iso
+from v8.forecaster.model_file import MAX_UNPACKED_BYTES
+from v8.profile.tasks import TASKS
+from v8.publish.hub import hub_endpoint
+from v8.publish.hub.client import is_listed
+from v8.publish.hub.layout import CARD_FILE
+from v8.publish.hub.publish import Publication, RemoteRepo, RemoteState
+
+_DAY_FILE: Final = re.compile(r"(forecasts|scores)/[0-9]{4}-[0-9]{2}-[0-9]{2}\.parquet")
+_MAX_COPIES: Final = 8  # a published file with more than so many times the rows of ours is not read
+_FORMER_COLUMNS: Final = {current: former for former, current in KEYS.items()}
+"""Names that version 1.0 gave to columns."""
+
+_ISSUER_COLUMNS: Final = ("series", "profile", "profile_digest", "model_sha256", "revision", "source")
+
+
+@dataclass
+class LedgerDataset(Publication):
+    """The forecasts of a place and their scores, in a folder; making one writes the card.
+
+    Raises:
+        ArtifactError: If the ledger is damaged.
+    """
+
+    kind = "dataset"
+    flag = "param:publish"
+    ordinary = frozenset({".gitattributes", CARD_FILE, "LICENSE", "LICENSE.md"})
+    rule = "a record goes into a new dataset, or one that holds the beginning of it"
+
+    folder: Path  # where its files are written
+    repo: str  # `user/name` of the dataset on the Hub
+    ledger: Ledger  # open, with forecasts of the place
+    place: Path | str  # of models, see `v8.annexes.live.ledger.database.place_name`
+    now_s: int  # the present, seconds since the epoch, UTC
+    is_repairing: bool = False  # whether to send days again of which rows were published more than once
+    paths: tuple[str, ...] = field(default=(), init=False)  # of the files that are to be sent
+
+    def __post_init__(self) -> None:
+        self._days = {iso(day_s)[:10]: day_s for day_s in self.ledger.days(self.place)}
+        self.marker = f"forecasts/{min(self._days)}.parquet"
+        self.title = f"Forecasts up to {max(self._days)}"
+        write_text(self.folder / CARD_FILE, dataset_card(self.repo, self.ledger, self.place))
+
+    def merged(self, remote: RemoteRepo, state: RemoteState) -> "LedgerDataset":
+        """Find out which files are to be added, and which days are to be sent again.
+
+        Raises:
+            PublishError: If the ledger lacks a published row, or a row was published more often than it is in
+                the ledger and days are not to be repaired.
+        """
+        self.require_ours(remote, state)
+        not_compared = {path for path in state.files if _DAY_FILE.fullmatch(path)}
+        new = [CARD_FILE]
+        repeated: list[str] = []
+        for day, day_s in self._days.items():
+            for kind, rows in _day_tables(self.ledger, self.place, day_s).items():
+                path = f"{kind}/{day}.parquet"
+                file = self.folder / path
+                file.parent.mkdir(exist_ok=True)
+                rows.to_parquet(file, index=False, compression="zstd")
+                is_published = path in not_compared
+                difference = _compare_file(file, path, remote, state) if is_published else "grown"
+                if difference == "same":
+                    file.unlink()
+                elif difference == "grown":
+                    new.append(path)
+                else:
+                    repeated.append(path)
+                not_compared.discard(path)
+        if not_compared:
+            count = plural(len(not_compared), "file")
+            raise _rows_error(remote, f"{count} of which it has none: {listed(sorted(not_compared))}")
+        if repeated and not self.is_repairing:
+            raise PublishError(
+                where=remote.name,
+                rule="each row of the ledger is in the dataset once",
+                got=f"rows more than once in {listed(repeated)}",
+                fix="Send these days again: repeat the command with param:repair; no row that the ledger "
+                "lacks is in them",
+            )
+        has_today = f"forecasts/{iso(self.now_s)[:10]}.parquet" in state.files
+        self.paths = tuple(repeated) if has_today else (*new, *repeated)
+        return self
+
+
+def _rows_error(remote: RemoteRepo, got: str) -> PublishError:
+    """Return the error for rows of the dataset that the ledger does not hold."""
+    return PublishError(
+        where=remote.name,
+        rule="a record is only ever added to: the ledger holds every row that is there, unchanged",
+        got=got,
+        fix=f"Publish the ledger that wrote them, or begin another dataset with {remote.flag}",
+    )
+
+
+def _compare_file(file: Path, path: str, remote: RemoteRepo, state: RemoteState) -> str:
+    """Compare the rows of a day with the published ones.
+
+    Args:
+        file: Our rows.
+        path: Path of the file in the repository.
+        remote: The repository.
+        state: Its files.
+
+    Returns:
+        "same" if the rows are equal, "grown" if only some of ours are published, "repeated" if one was
+        published more often than it is in ours.
+
+    Raises:
+        PublishError: If a published row is not in ours, or the published file is not such a table.
+    """
+    if is_listed(file, state.files[path]):
+        return "same"
+    rows = parquet.read_table(file)
+    try:
+        published = _published_rows(remote.text(path, state, MAX_UNPACKED_BYTES).read_bytes(), rows)
+    except OddParquetError as odd:  # somebody replaced it
+        raise _rows_error(remote, f"{odd}, in {path}") from odd
+    num_here, num_published = _counted_rows(_widened(rows), published)
+    num_unknown = int(num_published[num_here == 0].sum())
+    if num_unknown:
+        count = plural(len(published), "row")
+        raise _rows_error(remote, f"{num_unknown:,} of {count} that it does not hold, in {path}")
+    if (num_published > num_here).any():
+        return "repeated"
+    return "grown" if (num_published < num_here).any() else "same"
+
+
+def _published_rows(content: bytes, rows: pa.Table) -> pa.Table:
+    """Read the published rows of a day, with the columns of ours; version 1.0 published former names.
+
+    Args:
+        content: The published file.
+        rows: Our rows.
+
+    Raises:
+        OddParquetError: If it is not such a table, or too large to be compared.
+    """
+    try:
+        return _read_rows(content, rows)
+    except OddParquetError as odd:
+        former_rows = rows.rename_columns([_FORMER_COLUMNS.get(name, name) for name in rows.schema.names])
+        try:
+            published = _read_rows(content, former_rows)
+        except OddParquetError:
+            raise odd from None
+    published = published.rename_columns(rows.schema.names)
+    position = published.schema.names.index("forecaster")
+    column = published.column(position)
+    for former_name, name in VALUES.items():
+        column = pc.if_else(pc.equal(column, former_name), name, column)
+    return published.set_column(position, published.field(position), column)
+
+
+def _read_rows(content: bytes, rows: pa.Table) -> pa.Table:
+    """Read the published rows with exactly the columns of some rows; raises as `_published_rows` does."""
+    text_columns = [column for column in rows.columns if pa.types.is_large_string(column.type)]
+    text_columns += [column for column in rows.columns if pa.types.is_string(column.type)]
+    return read_as(
+        content,
+        _widened(rows).schema,
+        most_rows=_MAX_COPIES * len(rows),
+        most_bytes=MAX_UNPACKED_BYTES,
+        most_text=max(len("roll_forward"), longest_text(c for column in text_columns for c in column.chunks)),
+    )
+
+
+def _widened(rows: pa.Table) -> pa.Table:
+    """Convert columns to the widest type of their kind, and leave out the metadata of pandas."""
+    fields = [pa.field(field.name, _widest_type(field.type)) for field in rows.schema]
+    return rows.cast(pa.schema(fields))
+
+
+def _widest_type(data_type: pa.DataType) -> pa.DataType:
+    if pa.types.is_floating(data_type):
+        return pa.float64()
+    if pa.types.is_integer(data_type):
+        return pa.int64()
+    if pa.types.is_timestamp(data_type):
+        return pa.timestamp("us", tz="UTC")
+    return pa.string()
+
+
+def _counted_rows(rows: pa.Table, published: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Count how often each distinct row is in each of two tables, two arrays of shape (rows,), int64."""
+    both = pa.concat_tables([rows, published]).to_pandas()
+    row_ids = both.groupby(list(both.columns), dropna=False, sort=False).ngroup().to_numpy()
+    num_distinct = int(row_ids.max(initial=-1)) + 1
+    return (
+        np.bincount(row_ids[: len(rows)], minlength=num_distinct),
+        np.bincount(row_ids[len(rows) :], minlength=num_distinct),
+    )
+
+
+def _day_tables(ledger: Ledger, place: Path | str, day_s: int) -> dict[str, pd.DataFrame]:
+    """Return the forecasts for the closes of a day, and their scores, each if there are any."""
+    pairs: list[tuple[Entry, Score | None]] = []
+    for series in ledger.series(place):
+        pairs += ledger.forecasts_of_day(place, series, day_s)
+    tables: dict[str, list[pd.DataFrame]] = {"forecasts": [], "scores": []}
+    for _, group in groupby(pairs, lambda pair: pair[0].issuer):
+        issuer_pairs = list(group)
+        tables["forecasts"].append(_forecast_rows([entry for entry, _ in issuer_pairs]))
+        scored = [(entry, score) for entry, score in issuer_pairs if score]
+        if scored:
+            tables["scores"].append(_score_rows(scored))
+    return {kind: pd.concat(frames) for kind, frames in tables.items() if frames}
+
+
+def _forecast_rows(entries: Sequence[Entry]) -> pd.DataFrame:
+    """Return the forecasts of one issuer, a row a forecast, forecaster and bar ahead."""
+    issuer = entries[0].issuer
+    by_task = issuer.split(np.stack([entry.values for entry in entries]))
+    names = [name for columns in issuer.tasks.values() for name in columns]
+    absent = [name for task in TASKS.values() for name in task.columns if name not in names]
+    values = np.concatenate(list(by_task.values()), axis=-1).reshape(-1, len(names))
+    rows = _rows(
+        [(entry.issued_for_s, entry.written_s, entry.candles_digest) for entry in entries],
+        ("issued_for", "written_at", "candles_digest"),
+        {"forecaster": issuer.forecasters, "step": range(1, issuer.horizon_bars + 1)},
+        pd.DataFrame(values, columns=names),
+    )
+    constants = {name: getattr(issuer, name) for name in _ISSUER_COLUMNS}
+    constants |= dict.fromkeys(absent, np.float32("nan"))
+    constants["open_time"] = rows["issued_for"] + pd.to_timedelta((rows["step"] - 1) * issuer.bar_s, unit="s")
+    constants["trained_until"] = pd.Timestamp(issuer.trained_until_s, unit="s", tz="UTC")
+    return rows.assign(**constants).astype({"revision": "str"})
+
+
+def _score_rows(scored: Sequence[tuple[Entry, Score]]) -> pd.DataFrame:
+    """Return the scores of one issuer, a row a forecast, forecaster and task; void ones hold no number."""
+    issuer = scored[0][0].issuer
+    void = np.full((len(issuer.forecasters), len(issuer.tasks)), np.nan)
+    losses = [void if score.losses is None else score.losses for _, score in scored]
+    rows = _rows(
+        [(entry.issued_for_s, score.scored_s, score.actual_digest) for entry, score in scored],
+        ("issued_for", "scored_at", "actual_digest"),
+        {"forecaster": issuer.forecasters, "task": list(issuer.tasks)},
+        pd.DataFrame({"loss": np.concatenate(losses).ravel()}),
+    )
+    return rows.assign(series=issuer.series).astype({"actual_digest": "str"})
+
+
+def _rows(
+    forecasts: Sequence[tuple[int, int, str | None]],
+    names: Sequence[str],
+    keys: Mapping[str, Sequence[Any]],
+    values: pd.DataFrame,
+) -> pd.DataFrame:
+    """Put the columns that identify a row before its values.
+
+    Args:
+        forecasts: Two times, in seconds since the epoch, UTC, and a digest of each forecast.
+        names: Column names of these three.
+        keys: Further columns by name, and the values that each takes within a forecast.
+        values: A row for each forecast and each combination of the keys, in this order.
+    """
+    columns = pd.DataFrame.from_records(list(forecasts), columns=list(names))
+    times = {name: pd.to_datetime(columns[name], unit="s", utc=True) for name in names[:2]}
+    columns = columns.assign(**times)
+    combinations = pd.MultiIndex.from_product(list(keys.values()), names=list(keys))
+    key_columns = combinations.to_frame(index=False)
+    return pd.concat([columns.merge(key_columns, how="cross"), values], axis=1)
+
+
+def dataset_card(repo: str, ledger: Ledger, place: Path | str) -> str:
+    """Write the card of a record in Markdown, with the metadata that the Hub reads at its top."""
+    record = live_record(ledger, place)
+    counts = record.counts
+    kinds = ["forecasts", "scores"] if counts.num_pending < counts.num_issued else ["forecasts"]
+    configs = [f"- config_name: {kind}\n  data_files: {kind}/*.parquet" for kind in kinds]
+    models = ""
+    if isinstance(place, str):
+        models = f" by the models of [{place}]({hub_endpoint()}/{place})"
+    return packaged("v8.annexes.live.ledger", "dataset.md").format(
+        configs="\n".join(configs),
+        repo=repo,
+        models=models,
+        table=record_table(record).markdown(),
+        sentences="\n".join(f"- {sentence}" for sentence in record_sentences(record)),
+    )

@@ -1,0 +1,581 @@
+"""The live record: the errors of the forecasts that were issued before their actual values were known.
+
+It is computed from the ledger whenever it is requested and is stored in no file, so nothing can tune it. Late
+forecasts, written when the first of their bars had closed, are counted, but are part of no error.
+
+Every task is compared with the naive forecast and with the best baseline: the one that the verdicts on the
+models name (`v8.annexes.live.ledger.references`), so that the live forecasts do not choose it. Where none is
+stored, or it was not forecast, the one with the lowest error over all series that are shown together is
+taken instead, and the record says so (`LiveTask.is_best_of_run`). Differences are tested as in the
+evaluation:
+
+* Forecasts of one series overlap; the lag counts bars, so closes that were missed separate forecasts as they
+  should.
+* Over several series, the losses of each are divided by naive's mean loss of the series and added up close by
+  close: coins that rise and fall on the same day are one observation of it. The horizon is the longest one.
+* The p-values of several series are corrected together (Benjamini and Hochberg).
+* Hours of the day and weekends differ, so fewer than `MIN_DAYS` days are not tested.
+
+Coverage is how often the actual values lay in the central intervals, which a loss does not show. The
+forecasts in the ledger are packed and each has to be unpacked, so only the newest ones of a series are used
+(`MOST_FORECASTS`).
+
+Legend: N forecasts, K forecasters, T tasks, V values of one forecaster.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from statistics import mean
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from v8.annexes.live.ledger.database import ActualValues, Ledger
+from v8.annexes.live.ledger.entries import ForecastCounts, Issuer, ScoredForecasts, level_of
+from v8.annexes.live.ledger.references import stored_references
+from v8.base.errors import listed
+from v8.base.language import say
+from v8.base.wording import Table, number, p_value, percent, plural
+from v8.data.market.series import Series, iso
+from v8.model.baselines.baselines import NAIVE
+from v8.model.evaluation.evaluation import MODEL
+from v8.model.evaluation.significance import BaselineComparison, Losses, best_of, is_equal, reading_marks
+from v8.model.evaluation.verdict import Verdict, with_corrected
+from v8.profile.formulas import DAY_S
+from v8.profile.quantile_levels import MEDIAN, interval_names, intervals
+from v8.profile.tasks import TASKS
+
+MOST_FORECASTS: Final = 1_000  # newest scored forecasts of a series: ten days of 15m bars, six weeks of hours
+MIN_DAYS: Final = 7  # days (UTC) with scored forecasts from which on a difference is tested
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How many actual values of one task lay in each interval."""
+
+    num_inside: Mapping[str, int]  # by name of the interval, "90 %", the widest first
+    num_actual_values: int  # steps and columns of all forecasts
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Shares of the actual values by interval, 0 to 1."""
+        return {name: num_inside / self.num_actual_values for name, num_inside in self.num_inside.items()}
+
+
+DailyCoverage = Mapping[int, Coverage]
+"""Coverage by the day, UTC, on which the forecasts were issued, seconds since the epoch, ascending."""
+IssuerCoverages = Sequence[tuple[Issuer, Mapping[str, DailyCoverage]]]
+"""Issuers with intervals, each with its coverage per task."""
+
+
+def merge_coverages(coverages: Iterable[Coverage | None]) -> Coverage | None:
+    """Add up coverages, for the intervals that all of them have; None if there is none."""
+    present = [coverage for coverage in coverages if coverage]
+    if not present:
+        return None
+    num_inside = {}
+    for name in present[0].num_inside:
+        if all(name in coverage.num_inside for coverage in present):
+            num_inside[name] = sum(coverage.num_inside[name] for coverage in present)
+    return Coverage(num_inside, sum(coverage.num_actual_values for coverage in present))
+
+
+def merge_daily(coverages: Iterable[DailyCoverage]) -> dict[int, Coverage]:
+    """Add up the coverages of each day."""
+    by_day: dict[int, list[Coverage]] = {}
+    for daily in coverages:
+        for day_s, coverage in daily.items():
+            by_day.setdefault(day_s, []).append(coverage)
+    merged = {}
+    for day_s in sorted(by_day):
+        coverage_of_day = merge_coverages(by_day[day_s])
+        if coverage_of_day:
+            merged[day_s] = coverage_of_day
+    return merged
+
+
+def _measure_daily(actual_values: ActualValues) -> dict[str, dict[int, Coverage]]:
+    """Count per task and day how many actual values lay in each interval of an issuer."""
+    day_s_N = actual_values.issued_for_s // DAY_S * DAY_S
+    by_task: dict[str, dict[int, Coverage]] = {}
+    for day_s in np.unique(day_s_N).tolist():
+        is_of_day_N = day_s_N == day_s
+        values_NKV = actual_values.values[is_of_day_N]
+        actual_NV = actual_values.actual[is_of_day_N]
+        for task, coverage in _measure_coverage(actual_values.issuer, values_NKV, actual_NV).items():
+            by_task.setdefault(task, {})[day_s] = coverage
+    return by_task
+
+
+def _measure_coverage(
+    issuer: Issuer, values_NKV: NDArray[np.float32], actual_NV: NDArray[np.float32]
+) -> dict[str, Coverage]:
+    """Count per task how many actual values lay in each interval of an issuer."""
+    positions = issuer.levels
+    levels = sorted([*positions, MEDIAN])
+    num_inside = dict[str, dict[str, int]]()
+    for name, (low_level, high_level) in zip(interval_names(levels), intervals(levels), strict=True):
+        low_NV = values_NKV[:, positions[low_level]]
+        high_NV = values_NKV[:, positions[high_level]]
+        is_inside_NV = (low_NV <= actual_NV) & (actual_NV <= high_NV)
+        for task, is_inside in issuer.split(is_inside_NV.astype(np.float32)).items():
+            num_inside.setdefault(task, {})[name] = int(is_inside.sum())
+    coverages = {}
+    for task, counts in num_inside.items():
+        num_actual_values = len(actual_NV) * issuer.horizon_bars * len(issuer.tasks[task])
+        coverages[task] = Coverage(counts, num_actual_values)
+    return coverages
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiveTask(Verdict):
+    """Errors on one task of one series, of one generation of it, or of all series together.
+
+    Errors are in returns; those of several series are multiples of naive's error of each series.
+    """
+
+    num_scored: int  # forecasts issued in time that have a score
+    num_days: int  # days, UTC, on which they were issued
+    errors: Mapping[str, float]  # mean absolute error of `MODEL` and keys of `BASELINES`
+    is_best_of_run: bool  # whether the verdicts of a run name the best baseline, or this record chose it
+    crps: float | None = None  # of the model's quantiles, in the unit of the errors; None without quantiles
+    coverage: Coverage | None = None  # of the newest forecasts' intervals; None without quantiles
+    daily_coverage: DailyCoverage = field(default_factory=dict)  # the same by day; empty without quantiles
+
+    @property
+    def relative_crps(self) -> float | None:
+        """The CRPS relative to naive's, which is its mean absolute error; None without quantiles."""
+        if self.crps is None or self.errors[NAIVE] <= 0:
+            return None
+        return self.crps / self.errors[NAIVE]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+        content: dict[str, Any] = {
+            "num_scored": self.num_scored,
+            "num_days": self.num_days,
+            "errors": dict(self.errors),
+        }
+        if self.crps is not None:
+            content["crps"] = self.crps
+            content["relative_crps"] = self.relative_crps
+        if self.coverage is not None:
+            content["coverage"] = self.coverage.shares
+            content["coverage_by_day"] = {
+                iso(day_s)[:10]: coverage.shares for day_s, coverage in self.daily_coverage.items()
+            }
+        content["naive"] = self.naive.to_json()
+        content["best"] = self.best.to_json()
+        content["is_best_of_run"] = self.is_best_of_run
+        return content
+
+
+def _tasks_to_json(tasks: Mapping[str, LiveTask]) -> dict[str, Any]:
+    return {task: live_task.to_json() for task, live_task in tasks.items()}
+
+
+def _iso_or_none(time_s: int | None) -> str | None:
+    return None if time_s is None else iso(time_s)
+
+
+@dataclass(frozen=True)
+class LiveGeneration:
+    """The errors of one model of a series."""
+
+    issuer: Issuer  # the model
+    first_s: (
+        int | None
+    )  # close of its first forecast in the errors, seconds since the epoch; None without any
+    last_s: int | None  # likewise of its last
+    tasks: Mapping[str, LiveTask]  # per task; empty before there is a score
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+        return {
+            **self.issuer.to_json(),
+            "first": _iso_or_none(self.first_s),
+            "last": _iso_or_none(self.last_s),
+            "tasks": _tasks_to_json(self.tasks),
+        }
+
+
+@dataclass(frozen=True)
+class LiveSeries:
+    """The errors of the forecasts of one series."""
+
+    series: str  # its name
+    counts: ForecastCounts  # how many were issued, late, scored, void and pending
+    newest_s: int | None  # close of the newest forecast, seconds since the epoch; None without any
+    tasks: Mapping[str, LiveTask]  # per task, over all generations; empty before there is a score
+    generations: tuple[LiveGeneration, ...]  # each model, oldest first
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+        return {
+            "series": self.series,
+            **self.counts.to_json(),
+            "newest": _iso_or_none(self.newest_s),
+            "tasks": _tasks_to_json(self.tasks),
+            "generations": [generation.to_json() for generation in self.generations],
+        }
+
+
+@dataclass(frozen=True)
+class LiveRecord:
+    """The live record of a place."""
+
+    place: str  # as the ledger names it
+    series: tuple[LiveSeries, ...]  # in order
+    tasks: Mapping[str, LiveTask]  # per task over all series; empty before there is a score
+
+    @property
+    def with_own_baseline(self) -> list[str]:
+        """Names of the series of which this record, and not a run, chose a best baseline."""
+        return [
+            series.series
+            for series in self.series
+            if not all(live.is_best_of_run for live in series.tasks.values())
+        ]
+
+    @property
+    def counts(self) -> ForecastCounts:
+        """How many forecasts of all series were issued, late, scored and void."""
+        return sum((series.counts for series in self.series), ForecastCounts())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+        return {
+            "place": self.place,
+            **self.counts.to_json(),
+            "tasks": _tasks_to_json(self.tasks),
+            "series": [series.to_json() for series in self.series],
+        }
+
+
+@dataclass(frozen=True)
+class _BestBaseline:
+    """The best baseline of a task, and who chose it."""
+
+    name: str
+    is_of_run: bool  # whether the verdicts of a run name it, or the record chose it
+
+
+@dataclass(frozen=True, eq=False)
+class _TaskLosses:
+    """Losses on one task of a series, or of several series as multiples of naive's mean loss of each."""
+
+    task: str
+    losses: pd.DataFrame  # mean at each close, seconds, ascending, shape (N, K), by forecaster
+    num_scored: int  # forecasts behind the losses
+    bar_s: int  # seconds of the shortest bar
+    horizon_bars: int  # such bars in the longest horizon
+    daily_coverage: DailyCoverage  # of the model's intervals, if it has some
+
+    @cached_property
+    def means(self) -> dict[str, float]:
+        """Mean loss of each forecaster."""
+        return {str(name): float(losses.to_numpy().mean()) for name, losses in self.losses.items()}
+
+    @property
+    def point_means(self) -> dict[str, float]:
+        """Mean loss of the point forecasters: of the model and of baselines, not of quantiles."""
+        return {name: loss for name, loss in self.means.items() if level_of(name) is None}
+
+    def compare(self, best: _BestBaseline) -> LiveTask:
+        """Compare the model with naive and with a baseline, or with naive twice if that has no losses."""
+        point_means = self.point_means
+        # The CRPS is the mean over the levels of twice the pinball loss, which at the median is the error.
+        quantile_means = [loss for name, loss in self.means.items() if name not in point_means]
+        return LiveTask(
+            num_scored=self.num_scored,
+            num_days=self._num_days,
+            errors=point_means,
+            crps=mean([self.means[MODEL], *quantile_means]) if quantile_means else None,
+            coverage=merge_coverages(self.daily_coverage.values()) if quantile_means else None,
+            daily_coverage=self.daily_coverage if quantile_means else {},
+            naive=self._against(NAIVE),
+            best=self._against(best.name if best.name in point_means else NAIVE),
+            is_best_of_run=best.is_of_run and best.name in point_means,
+        )
+
+    @property
+    def _num_days(self) -> int:
+        return len(np.unique(self.losses.index.to_numpy() // DAY_S))
+
+    def _against(self, baseline: str) -> BaselineComparison:
+        """Compare the model with one baseline."""
+        model_mean = self.means[MODEL]
+        baseline_mean = self.means[baseline]
+        p_value = None
+        if not is_equal(model_mean, baseline_mean) and self._num_days >= MIN_DAYS:
+            by_forecaster = {name: self.losses[name].to_numpy() for name in self.means}
+            bar_numbers = self.losses.index.to_numpy() // self.bar_s
+            losses = Losses({self.task: by_forecaster}, bar_numbers, self.horizon_bars)
+            p_value = losses.test(self.task, MODEL, baseline).p_value
+        return BaselineComparison(baseline, model_mean, baseline_mean, p_value, p_value)
+
+
+def live_record(ledger: Ledger, place: Path | str, series: Sequence[str] | None = None) -> LiveRecord:
+    """Compute the live record of a place.
+
+    Args:
+        ledger: The ledger, open.
+        place: A run's folder, `user/name` on the Hub, or the ledger's name of the place.
+        series: Names of the series; all that have forecasts when None.
+    """
+    names = ledger.series(place) if series is None else series
+    scored: dict[str, list[ScoredForecasts]] = {}
+    coverages: dict[str, IssuerCoverages] = {}
+    for name in names:
+        scored[name] = [forecasts.in_time() for forecasts in ledger.scored(place, name)]
+        coverages[name] = [
+            (actual_values.issuer, _measure_daily(actual_values))
+            for actual_values in ledger.newest_actual_values(place, name, MOST_FORECASTS)
+        ]
+    stored = stored_references(place, {name: _newest_commit(scored[name]) for name in names})
+    best: dict[str, dict[str, _BestBaseline]] = {name: {} for name in names}
+    task_totals: dict[str, LiveTask] = {}
+    series_tasks: dict[str, dict[str, LiveTask]] = {name: {} for name in names}
+    for task in TASKS:
+        losses_by_series = _losses_by_series(scored, coverages, task)
+        if not losses_by_series:
+            continue
+        of_record = _BestBaseline(_best_baseline(losses_by_series.values()), is_of_run=False)
+        for name, losses in losses_by_series.items():
+            best_of_run = stored[name].get(task, "")
+            is_forecast = best_of_run in losses.point_means
+            best[name][task] = _BestBaseline(best_of_run, is_of_run=True) if is_forecast else of_record
+        compared = [losses.compare(best[name][task]) for name, losses in losses_by_series.items()]
+        for name, live_task in zip(losses_by_series, with_corrected(compared), strict=True):
+            series_tasks[name][task] = live_task
+        # The timeframes of a run may have different ones: over all series the most frequent one counts.
+        ((most_frequent, _),) = Counter(best[name][task] for name in losses_by_series).most_common(1)
+        task_totals[task] = _pool_series(list(losses_by_series.values())).compare(most_frequent)
+    live_series = []
+    for name in names:
+        generations = [_generation(forecasts, best[name], coverages[name]) for forecasts in scored[name]]
+        live_series.append(
+            LiveSeries(
+                series=name,
+                counts=ledger.count_forecasts(place, name),
+                newest_s=ledger.newest(place, name),
+                tasks=series_tasks[name],
+                generations=tuple(generations),
+            )
+        )
+    return LiveRecord(ledger.place(place), tuple(live_series), task_totals)
+
+
+def _newest_commit(by_issuer: Sequence[ScoredForecasts]) -> str | None:
+    """Return the commit on the Hub of the model with the newest forecast; None if it has none."""
+    with_forecasts = [forecasts for forecasts in by_issuer if len(forecasts.issued_for_s)]
+    if not with_forecasts:
+        return None
+    return max(with_forecasts, key=lambda forecasts: int(forecasts.issued_for_s[-1])).issuer.revision
+
+
+def _best_baseline(task_losses: Iterable[_TaskLosses]) -> str:
+    """Choose the best baseline over all series."""
+    means = []
+    for losses in task_losses:
+        means.append({name: loss for name, loss in losses.point_means.items() if name != MODEL})
+    return best_of(means)
+
+
+def _losses_by_series(
+    scored: Mapping[str, Sequence[ScoredForecasts]], coverages: Mapping[str, IssuerCoverages], task: str
+) -> dict[str, _TaskLosses]:
+    """Return the losses on a task for every series that has any."""
+    by_series = {}
+    for name, by_issuer in scored.items():
+        with_task = [
+            forecasts
+            for forecasts in by_issuer
+            if task in forecasts.issuer.tasks and len(forecasts.issued_for_s)
+        ]
+        if with_task:
+            by_series[name] = _join_issuers(with_task, task, coverages[name])
+    return by_series
+
+
+def _join_issuers(by_issuer: Sequence[ScoredForecasts], task: str, coverages: IssuerCoverages) -> _TaskLosses:
+    """Join the losses of one series' issuers, for the forecasters that all of them have."""
+    issuers = [forecasts.issuer for forecasts in by_issuer]
+    tables = []
+    for forecasts in by_issuer:
+        columns = {name: forecasts.losses_of(task, name) for name in forecasts.issuer.forecasters}
+        tables.append(pd.DataFrame(columns, forecasts.issued_for_s))
+    losses = pd.concat(tables, join="inner").sort_index(kind="stable")
+    daily_coverages = [by_task.get(task, {}) for issuer, by_task in coverages if issuer in issuers]
+    return _TaskLosses(
+        task=task,
+        losses=losses,
+        num_scored=len(losses),
+        bar_s=issuers[0].bar_s,
+        horizon_bars=max(issuer.horizon_bars for issuer in issuers),
+        daily_coverage=merge_daily(daily_coverages),
+    )
+
+
+def _pool_series(by_series: Sequence[_TaskLosses]) -> _TaskLosses:
+    """Add up several series' losses close by close, each as a multiple of naive's mean loss of the series.
+
+    A series whose naive loss is 0, because the market stood still, counts as 0.
+    """
+    if len(by_series) == 1:
+        return by_series[0]
+    bar_s = min(losses.bar_s for losses in by_series)
+    horizon_s = max(losses.horizon_bars * losses.bar_s for losses in by_series)
+    tables = []
+    for series_losses in by_series:
+        naive_mean = series_losses.means[NAIVE]
+        relative = series_losses.losses * (1 / naive_mean if naive_mean > 0 else 0.0)
+        tables.append(relative.set_axis(relative.index // bar_s * bar_s))
+    all_losses = pd.concat(tables, join="inner")
+    sums = all_losses.groupby(level=0).sum()
+    return _TaskLosses(
+        task=by_series[0].task,
+        # Scaled so that the mean over the closes is the mean over all forecasts.
+        losses=sums * (len(sums) / len(all_losses)),
+        num_scored=len(all_losses),
+        bar_s=bar_s,
+        horizon_bars=horizon_s // bar_s,
+        daily_coverage=merge_daily(losses.daily_coverage for losses in by_series),
+    )
+
+
+def _generation(
+    forecasts: ScoredForecasts, best: Mapping[str, _BestBaseline], coverages: IssuerCoverages
+) -> LiveGeneration:
+    issuer = forecasts.issuer
+    times_s = forecasts.issued_for_s
+    if not len(times_s):
+        return LiveGeneration(issuer, first_s=None, last_s=None, tasks={})
+    tasks = {}
+    for task in TASKS:
+        if task in issuer.tasks:
+            tasks[task] = _join_issuers([forecasts], task, coverages).compare(best[task])
+    return LiveGeneration(issuer, first_s=int(times_s[0]), last_s=int(times_s[-1]), tasks=tasks)
+
+
+def record_table(record: LiveRecord) -> Table:
+    """Return a row a series: errors compared with naive and the best baseline, and counts."""
+    comparisons = [
+        (task, against.name) for task, live in record.tasks.items() for against in live.comparisons
+    ]
+    rows: list[list[object]] = []
+    for series in record.series:
+        marked = {
+            (task, against.name): against.marked
+            for task, live in series.tasks.items()
+            for against in live.comparisons
+        }
+        num_scored = 0
+        num_days = 0
+        if series.tasks:
+            first_task = next(iter(series.tasks.values()))
+            num_scored = first_task.num_scored
+            num_days = first_task.num_days
+        multiples = [marked.get(comparison, "") for comparison in comparisons]
+        counts = series.counts
+        rows.append(
+            [
+                series.series,
+                num_scored,
+                num_days,
+                *multiples,
+                counts.num_late,
+                counts.num_pending,
+                counts.num_void,
+            ]
+        )
+    multiple_names = [f"{task} × {name}" for task, name in comparisons]
+    header = ("series", "scored", "days", *multiple_names, "late", "pending", "void")
+    return Table(header, rows, "Mean absolute error as a multiple of a forecast without a network")
+
+
+def record_sentences(record: LiveRecord) -> list[str]:
+    """Summarise a record in sentences, and say how its table is read."""
+    counts = record.counts
+    sentences: list[str] = []
+    for task, live in record.tasks.items():
+        sentences += _task_sentences(task, live)
+    if record.with_own_baseline:
+        sentences.append(f"{listed(record.with_own_baseline)}: {own_baseline_sentence()}")
+    sentences += _generation_sentences(record)
+    sentences.append(f"{reading_marks(len(record.series))}; from {MIN_DAYS} days on.")
+    sentences.append(
+        f"{plural(counts.num_issued, 'forecast')} issued, {counts.num_scored} scored, {counts.num_late} late "
+        f"(in no error), {counts.num_pending} waiting for their actual values, "
+        f"{counts.num_void} without actual values for ever."
+    )
+    return sentences
+
+
+def own_baseline_sentence() -> str:
+    """Say that a record chose a best baseline itself, in the language of the page."""
+    return say(
+        "The best baseline is the one with the lowest error in this record: no verdict of the run "
+        "was found, or it names a baseline that was not forecast."
+    )
+
+
+def _task_sentences(task: str, live: LiveTask) -> Iterator[str]:
+    """Compare the errors of a task over all series with baselines, and give CRPS and coverage."""
+    over = f"{plural(live.num_scored, 'forecast')} of {plural(live.num_days, 'day')}"
+    for against in live.comparisons:
+        verdict = against.verdict
+        if against.p_value is not None:
+            verdict = f"{verdict}, p {p_value(against.p_value)}"
+        yield f"{task}: {number(against.relative_mae)} of {against.name} over {over}: {verdict}."
+    if live.coverage:
+        shares = [f"{percent(share)} in the {name} interval" for name, share in live.coverage.shares.items()]
+        newest = f"of the newest {MOST_FORECASTS:,} forecasts of each series"
+        crps = number(live.relative_crps)
+        yield f"{task}: CRPS {crps} of naive's error; actual values {newest}: {', '.join(shares)}."
+
+
+def _generation_sentences(record: LiveRecord) -> Iterator[str]:
+    """Give the errors of each model of the series that were forecast by more than one."""
+    for series in record.series:
+        if len(series.generations) < 2:
+            continue
+        for generation in series.generations:
+            errors = []
+            for task, live in generation.tasks.items():
+                num_scored = plural(live.num_scored, "forecast")
+                errors.append(f"{task} {number(live.naive.relative_mae)} of naive over {num_scored}")
+            model = f"{series.series}, model that has seen until {generation.issuer.generation}"
+            yield f"{model}: {', '.join(errors) or 'nothing scored yet'}."
+
+
+def live_losses(
+    ledger: Ledger | None, place: Path | str, series: Series, model_sha256: str, start_s: int
+) -> Losses | None:
+    """Return the losses of the forecasts that one model issued in time; None if it issued none.
+
+    Args:
+        ledger: Holds the live record; None without one.
+        place: Where the models are, see `v8.annexes.live.ledger.database.place_name`.
+        series: The series.
+        model_sha256: Digest of the model file.
+        start_s: Only forecasts issued for closes from then on, seconds since the epoch, UTC.
+    """
+    scored_by_issuer = ledger.scored(place, str(series)) if ledger else []
+    of_model = [scored for scored in scored_by_issuer if scored.issuer.model_sha256 == model_sha256]
+    if not of_model:
+        return None
+    # Issuers may share a model file, for example with and without a commit of the Hub: the largest counts.
+    scored = max(of_model, key=lambda scored: len(scored.issued_for_s)).in_time(start_s)
+    issuer = scored.issuer
+    by_task = {}
+    for task in issuer.tasks:
+        by_task[task] = {name: scored.losses_of(task, name) for name in issuer.forecasters}
+    # The newest bar that a forecast knows closed at the time that the forecast was issued for.
+    bar_numbers = scored.issued_for_s // issuer.bar_s - 1
+    return Losses(by_task, bar_numbers, issuer.horizon_bars, "of the live record")

@@ -1,0 +1,443 @@
+"""Watches a place: at each close it forecasts every series, and scores forecasts that have actual values.
+
+An update does everything that is due and can be repeated at any time: what is in the ledger is not done
+again, so a process that is killed and started again continues where it was. A close that was missed is
+forecast later, for at most `CATCH_UP_S`; its forecast is late if the first of its bars has closed by then.
+The first forecast of a series is that of the newest close.
+
+The source's time, read again at every update, decides what has closed. An error is reported once for each
+text. Trouble with candles or the place is tried again at the next update; a close whose candles are available
+but cannot be forecast is left out. The other series continue.
+
+All baselines are issued with the model (`v8.annexes.live.ledger.baselines`).
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Final, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from v8.annexes.live.ledger.baselines import FittedBaselines, baseline_bars, fit_baselines, fitted_until_s
+from v8.annexes.live.ledger.database import Ledger
+from v8.annexes.live.ledger.entries import Entry, Issuer, quantile_forecaster, score, scoring_bars
+from v8.annexes.live.ledger.posting import Outbox
+from v8.base.errors import ArtifactError, DataError, SeriesError, V8Error, listed
+from v8.base.net import with_progress
+from v8.base.storage import digest_bytes
+from v8.data.market.candles import Candles
+from v8.data.market.companions import Companions
+from v8.data.market.series import Series, iso, series_advice
+from v8.data.market.sources.source import CandleSource, PrefetchesCandles, present_of
+from v8.forecaster.forecaster import Forecaster
+from v8.forecaster.runtimes import KERAS
+from v8.forecaster.shared_models import SharedModels
+from v8.model.evaluation.evaluation import MODEL
+from v8.profile.formulas import DAY_S
+from v8.profile.quantile_levels import outer, quantile_column
+from v8.profile.tasks import TASKS
+from v8.publish.hub.opening import open_place
+
+CATCH_UP_S: Final = 2 * DAY_S  # closes that were missed longer ago are not forecast any more, in seconds
+MAX_PAUSE_S: Final = 20.0
+"""Longest pause between two updates, in seconds: the exchange's clock may not run like this machine's."""
+BATCH_BARS: Final = 1_000  # newest bars that all series are brought up to together: a page of the exchange
+MIN_DELAY_S: Final = 2
+MAX_JITTER_S: Final = 6  # a candle is requested 2 to 7 s after its close, by each place at its own second
+
+
+def forecast_bars(forecaster: Forecaster) -> int:
+    """Return how many of the newest candles the forecasts of a close need, model and baselines."""
+    return max(forecaster.needed_bars, baseline_bars(forecaster.about.trained_profile))
+
+
+def make_entry(
+    forecaster: Forecaster,
+    fitted: FittedBaselines,
+    candles: Candles,
+    written_s: int,
+    place: str,
+    *,
+    has_range: bool = False,
+) -> Entry:
+    """Forecast the bars after the newest candle, by the model and every baseline.
+
+    The model gets as many candles as it needs and no more, as in `predict`, so that the same candles give the
+    same numbers, however many others are available.
+
+    Args:
+        forecaster: The model.
+        fitted: Baselines of its profile.
+        candles: At least the newest `forecast_bars`; the newest one closes when the forecast bars open.
+        written_s: When the forecast is written, seconds since the epoch, UTC.
+        place: Where the model is, as the ledger names it.
+        has_range: Whether to simulate the range of prices, too, which messages hold.
+
+    Raises:
+        DataError: If too few candles are without a gap, or the model was trained on the bars to forecast.
+        SeriesError: If a forecast is not finite.
+    """
+    model_candles = candles.newest(forecaster.needed_bars)
+    profile = fitted.profile
+    issued_for_s = int(model_candles.open_time_s[-1]) + forecaster.series.bar_s
+    _require_trained_before(forecaster, issued_for_s)
+    ahead = None
+    if has_range:
+        outlook = forecaster.outlook_joined(model_candles)
+        frame = outlook.forecast
+        ahead = outlook.price_range
+    else:
+        frame = forecaster.predict_joined(model_candles)
+    columns = {task: TASKS[task].columns for task in profile.tasks}
+    forecasts: dict[str, Mapping[str, NDArray[np.float64]]] = {
+        MODEL: {task: frame[[*names]].to_numpy() for task, names in columns.items()},
+        **fitted.forecast(candles.newest(baseline_bars(profile))),
+    }
+    for level in outer(forecaster.quantiles):  # each quantile is a forecaster of its own
+        forecasts[quantile_forecaster(level)] = {
+            task: frame[[quantile_column(name, level) for name in names]].to_numpy()
+            for task, names in columns.items()
+        }
+    issuer = Issuer(
+        place=place,
+        series=str(forecaster.series),
+        model_sha256=forecaster.about.model_sha256,
+        revision=forecaster.revision,
+        trained_until_s=forecaster.trained_until_s,
+        profile=profile.name,
+        profile_digest=profile.digest,
+        source=candles.source,
+        bar_s=forecaster.series.bar_s,
+        horizon_bars=forecaster.horizon_bars,
+        tasks=columns,
+        forecasters=tuple(forecasts),
+    )
+    stacked = {task: np.stack([by_task[task] for by_task in forecasts.values()]) for task in columns}
+    values = issuer.concatenate(stacked)
+    faulty = [name for name, row in zip(forecasts, values, strict=True) if not np.isfinite(row).all()]
+    if faulty:
+        rule = "forecasts are finite numbers of single precision"
+        got = f"others from {listed(faulty)} at {iso(issued_for_s)}"
+        raise SeriesError(where=issuer.series, rule=rule, got=got, fix="That close is left out")
+    return Entry(
+        issuer=issuer,
+        issued_for_s=issued_for_s,
+        written_s=written_s,
+        candles_digest=model_candles.digest,
+        values=values,
+        price_range=ahead,
+    )
+
+
+def _require_trained_before(forecaster: Forecaster, issued_for_s: int) -> None:
+    """Refuse a model of the demo market, and a model that was trained on the bars to forecast."""
+    location = str(forecaster.series)
+    seen_s = forecaster.trained_until_s
+    if forecaster.about.is_demo_market:
+        rule = "a ledger is of models that were trained on real candles"
+        raise DataError(
+            where=location, rule=rule, got="one of the demo market", fix="Train it on real candles"
+        )
+    if seen_s > issued_for_s:
+        got = f"the close at {iso(issued_for_s)}, and a model that has seen candles until {iso(seen_s)}"
+        rule = "a model forecasts what it has not seen"
+        fix = "That close is left out"
+        raise DataError(where=location, rule=rule, got=got, fix=fix)
+
+
+def request_delay_s(place: str) -> int:
+    """Return how long after a close a place requests the candle, in seconds; always the same for a place.
+
+    >>> MIN_DELAY_S <= request_delay_s("./aligned") < MIN_DELAY_S + MAX_JITTER_S
+    True
+    """
+    return MIN_DELAY_S + int(digest_bytes(place.encode())[:8], 16) % MAX_JITTER_S
+
+
+class ServingModels:
+    """The models that serve in a run folder, or in the newest commit of a repository; opened once each.
+
+    Args:
+        source: The run folder, or `user/name` on the Hub.
+        names: Names of the series; all of the place when None.
+        revision: As for `v8.publish.hub.opening.open_place`.
+        is_offline: Likewise.
+        runtime: What computes, as for `SharedModels`.
+    """
+
+    def __init__(
+        self,
+        source: str | Path,
+        names: Sequence[str] | None = None,
+        *,
+        revision: str | None = None,
+        is_offline: bool = False,
+        runtime: str = KERAS,
+    ) -> None:
+        self._open_place = partial(
+            open_place, source, models=SharedModels(runtime), revision=revision, is_offline=is_offline
+        )
+        self._names = names
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read again which series the place has, and which commit is the newest.
+
+        Raises:
+            ArtifactError: If a series has no finished model, or there is none at all.
+        """
+        place = self._open_place()
+        available = place.series
+        missing = [name for name in self._names or () if name not in available]
+        rule = "must have a finished model of every series that is forecast"
+        if missing:
+            fix = series_advice(missing[0], available, "Train it first")
+            raise ArtifactError(where=place.name, rule=rule, got=f"none of {listed(missing)}", fix=fix)
+        if not available:
+            got = "none of any series"
+            raise ArtifactError(where=place.name, rule=rule, got=got, fix="Train one first")
+        self._place = place
+        self.series = tuple(self._names or available)
+
+    def forecaster(self, series: str) -> Forecaster:
+        """Return the model that serves a series."""
+        return self._place.serving(series)
+
+
+@dataclass
+class UpdateResult:
+    """What an update did."""
+
+    now_s: int  # when it was, by the source's time, seconds since the epoch, UTC
+    num_issued: int = 0  # forecasts that were written
+    num_late: int = 0  # late ones among them
+    num_scored: int = 0  # forecasts that were scored
+    failures: dict[str, V8Error] = field(default_factory=dict)  # by series, or "the place"
+
+
+@dataclass
+class _SeriesState:
+    """State of a series between updates; it saves work, and all of it can be computed again."""
+
+    left_out_s: int = 0  # newest close that could not be forecast although its candles are available
+    checked_s: int = 0  # newest close at which all that was due was done
+    scored_until_s: int = 0  # every forecast for an earlier close has its score
+    fitted: FittedBaselines | None = None  # the newest baselines
+
+
+@dataclass(eq=False)
+class LedgerUpdater:
+    """Writes the forecasts of a place, and their scores, into a ledger."""
+
+    models: ServingModels
+    open_source: Callable[[], CandleSource]  # opens the source of candles, which then reads its time
+    ledger: Ledger  # open to be written
+    place: str  # as the ledger names it
+    notify: Callable[[str], object] = field(kw_only=True)  # gets the text of errors, one line each
+    delay_s: int = field(
+        default=0, kw_only=True
+    )  # seconds after a close from which on its candle is requested
+    is_posting: bool = field(default=False, kw_only=True)  # whether events go into the outbox
+    _states: dict[Series, _SeriesState] = field(default_factory=lambda: defaultdict(_SeriesState), init=False)
+    _last_errors: dict[str, str] = field(default_factory=dict, init=False)
+    """The last text reported about each subject."""
+
+    def run_forever(self, report: Callable[[UpdateResult], object]) -> NoReturn:
+        """Update at each close until the process ends, at least every `MAX_PAUSE_S` seconds.
+
+        `report` gets the result of the first update, and of each that issued or scored a forecast.
+        """
+        is_first = True
+        while True:
+            pause_s = MAX_PAUSE_S
+            with self._errors_reported("this update"):
+                result = self.update()
+                if is_first or result.num_issued or result.num_scored:
+                    report(result)
+                is_first = False
+                pause_s = min(MAX_PAUSE_S, self.next_close_s(result.now_s) - result.now_s)
+            time.sleep(pause_s)
+
+    def next_close_s(self, now_s: int) -> int:
+        """Return when the next candle is requested, seconds since the epoch, after `now_s`."""
+        next_closes_s = []
+        for name in self.models.series:
+            series = Series.parse(name)
+            next_closes_s.append(self._newest_close_s(series, now_s) + series.bar_s)
+        return min(next_closes_s) + self.delay_s
+
+    def update(self) -> UpdateResult:
+        """Do everything that is due.
+
+        Raises:
+            V8Error: If the source does not answer with its time.
+        """
+        self._fill_outbox()  # with what an interrupted process left; at first it only notes the position
+        source = self.open_source()
+        result = UpdateResult(present_of(source))
+        all_series = [Series.parse(name) for name in self.models.series]
+        due = [series for series in all_series if self._due_closes(series, result.now_s)]
+        if due:
+            with self._errors_reported("the place", result):
+                self.models.refresh()
+            if isinstance(source, PrefetchesCandles):
+                source.prefetch(due, BATCH_BARS)
+        for name in with_progress(self.models.series, "Forecasting"):
+            with self._errors_reported(name, result):
+                self._update_series(Series.parse(name), source, result)
+        self._fill_outbox()
+        self.ledger.checkpoint()  # so that the file itself holds all between two closes, whoever copies it
+        return result
+
+    def _fill_outbox(self) -> None:
+        """Put messages about new forecasts into the outbox, from which they are sent."""
+        if self.is_posting:
+            with self._errors_reported("the outbox"), Outbox(self.ledger.path, self.place) as outbox:
+                outbox.collect(self.ledger, self.models.forecaster)
+
+    def _update_series(self, series: Series, source: CandleSource, result: UpdateResult) -> None:
+        """Issue and score all that is due of one series, from candles that are requested once."""
+        closes_s = self._due_closes(series, result.now_s)
+        state = self._states[series]
+        newest_s = self._newest_close_s(series, result.now_s)
+        if not closes_s and state.checked_s == newest_s:
+            return
+        forecaster = self.models.forecaster(str(series)) if closes_s else None
+        unscored = self._unscored(series, result).values()
+        first_opens_s = [entry.due_s - scoring_bars(entry) * series.bar_s for entry in unscored]
+        if forecaster:
+            first_opens_s.append(closes_s[0] - forecast_bars(forecaster) * series.bar_s)
+        if first_opens_s:
+            candles = source.candles(series, (newest_s - min(first_opens_s)) // series.bar_s)
+            if forecaster:
+                with self._errors_reported(str(series), result):
+                    # Read again at each update: a table of covariates may have grown since the last close.
+                    companions = Companions.of(forecaster.about.trained_profile)
+                    joined = companions.joined(candles, source)
+                    self._issue(closes_s, forecaster, joined, source, result)
+                    companions.require_up_to_date(candles, joined)
+            self._score(series, candles, result)
+        state.checked_s = newest_s
+
+    def _unscored(self, series: Series, result: UpdateResult) -> dict[int, Entry]:
+        """Return the forecasts without a score whose last bar has closed, by number."""
+        pending = self.ledger.pending(self.place, str(series), self._states[series].scored_until_s)
+        return {number: entry for number, entry in pending.items() if entry.due_s <= result.now_s}
+
+    def _score(self, series: Series, candles: Candles, result: UpdateResult) -> None:
+        for number, entry in self._unscored(series, result).items():
+            entry_score = score(entry, candles, result.now_s)
+            if entry_score and self.ledger.add_score(number, entry_score):
+                result.num_scored += entry_score.losses is not None
+        state = self._states[series]
+        pending = self.ledger.pending(self.place, str(series), state.scored_until_s).values()
+        state.scored_until_s = min((entry.issued_for_s for entry in pending), default=0)
+
+    def _issue(
+        self,
+        closes_s: Sequence[int],
+        forecaster: Forecaster,
+        candles: Candles,
+        source: CandleSource,
+        result: UpdateResult,
+    ) -> None:
+        """Forecast closes, oldest first, up to the first whose candle is not available yet."""
+        series = forecaster.series
+        name = str(series)
+        for close_s in closes_s:
+            if candles.open_time_s[-1] < close_s - series.bar_s:
+                return
+            baselines = self._baselines_or_candles(forecaster, close_s, source)
+            try:
+                entry = self._make_entry(forecaster, candles, baselines, close_s)
+            except V8Error as error:
+                self._states[series].left_out_s = close_s
+                result.failures[name] = error
+                self._report(name, error)
+                continue
+            entry = replace(entry, written_s=present_of(source))
+            if self.is_posting:
+                self._keep_range(entry)
+            if self.ledger.add(entry):
+                result.num_issued += 1
+                result.num_late += entry.is_late
+                self._last_errors.pop(name, None)
+
+    def _keep_range(self, entry: Entry) -> None:
+        """Keep the range of a forecast for its message; an error of the outbox is reported by its filling."""
+        with suppress(V8Error), Outbox(self.ledger.path, self.place) as outbox:
+            outbox.keep_range(entry)
+
+    def _baselines_or_candles(
+        self, forecaster: Forecaster, close_s: int, source: CandleSource
+    ) -> FittedBaselines | Candles:
+        """Return the fitted baselines of a close, or the candles that they are yet to be fitted to."""
+        fitted = self._states[forecaster.series].fitted
+        until_s = fitted_until_s(close_s)
+        profile = forecaster.about.trained_profile
+        if fitted and fitted.until_s == until_s and fitted.profile == profile:
+            return fitted
+        companions = Companions.of(profile)
+        last_open_s = until_s - forecaster.series.bar_s
+        return companions.candles(source, forecaster.series, profile.newest_bars, last_open_s)
+
+    def _make_entry(
+        self, forecaster: Forecaster, candles: Candles, baselines: FittedBaselines | Candles, close_s: int
+    ) -> Entry:
+        """Make the forecast of a close; its time of writing is yet to be replaced.
+
+        Baselines that are given as candles are fitted to them first.
+        """
+        series = forecaster.series
+        last_open_s = close_s - series.bar_s
+        if last_open_s not in candles.open_time_s:
+            rule = f"needs the candle that closed at {iso(close_s)}"
+            got = "later candles without it"
+            raise DataError(where=str(series), rule=rule, got=got, fix="That close is left out")
+        if isinstance(baselines, Candles):
+            profile = forecaster.about.trained_profile
+            baselines = fit_baselines(profile, baselines, fitted_until_s(close_s))
+            self._states[series].fitted = baselines
+        newest = candles.newest(forecast_bars(forecaster), last_open_s)
+        return make_entry(forecaster, baselines, newest, close_s, self.place, has_range=self.is_posting)
+
+    def _due_closes(self, series: Series, now_s: int) -> list[int]:
+        """List the closes that are to be forecast, oldest first, seconds since the epoch."""
+        newest_s = self._newest_close_s(series, now_s)
+        newest_issued_s = self.ledger.newest(self.place, str(series)) or 0
+        finished_s = max(newest_issued_s, self._states[series].left_out_s)
+        first_s = finished_s + series.bar_s if finished_s else newest_s
+        oldest_s = newest_s - CATCH_UP_S // series.bar_s * series.bar_s
+        return list(range(max(first_s, oldest_s), newest_s + 1, series.bar_s))
+
+    def _newest_close_s(self, series: Series, now_s: int) -> int:
+        return series.last_closed_s(now_s - self.delay_s) + series.bar_s
+
+    @contextmanager
+    def _errors_reported(self, subject: str, result: UpdateResult | None = None) -> Iterator[None]:
+        """Report a `V8Error` instead of raising it, and add it to the failures of a result."""
+        try:
+            yield
+        except V8Error as error:
+            self._report(subject, error)
+            if result:
+                result.failures[subject] = error
+
+    def _report(self, subject: str, error: V8Error) -> None:
+        """Report an error, unless its text was the last one about this or another subject.
+
+        An error that all series share, such as a missing table, is reported once.
+        """
+        text = str(error)
+        if text not in self._last_errors.values():
+            self.notify(text if text.startswith(subject) else f"{subject}: {error}")
+            if self.is_posting:  # an error of the outbox itself is reported by `_fill_outbox`
+                with suppress(V8Error), Outbox(self.ledger.path, self.place) as outbox:
+                    outbox.put("forecast.refused", int(time.time()), {"what": subject, "error": text})
+        self._last_errors[subject] = text

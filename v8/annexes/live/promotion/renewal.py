@@ -1,0 +1,663 @@
+"""Renews the models of a run: trains a new generation of stale models, and lets the better one serve.
+
+A generation is a run folder of its own (`v8.runs.nested_runs`), planned and trained as any run. When it
+is done, each of its models, the challenger, is compared with the one that serves, the champion
+(`v8.annexes.live.promotion.champion_test`), on candles that neither was made from. Each decision is saved
+before the next series is looked at; until then the champion serves, whatever happens. A generation that an
+interrupted call left behind is finished before another begins.
+
+Which models are stale, by `StalenessRule`:
+
+* `age`: more new candles have come than its test span holds, or than in a stated number of days. Age is
+  counted in candles because a day means 96 of them to one series and 24 to another, and by the test span
+  because then all candles that a challenger is evaluated on are newer than any that the champion was made or
+  evaluated with.
+* `decay`: on the candles since, it is significantly worse than on its test span, or than the baseline that
+  was best there. The losses come from the live record if it holds enough forecasts of this model, because
+  nobody can have tuned those; else from a back-test on the candles since.
+* `always`: there are new candles.
+
+A model that was challenged and stayed is not stale by the same evidence again: its age, and the candles
+that show decay, begin after the newest candle of the challenger. Without new candles nothing is stale,
+because the same candles and seed would give the same model.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import ClassVar, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from v8.annexes.live.ledger.database import Ledger
+from v8.annexes.live.ledger.record import live_losses
+from v8.annexes.live.promotion.champion_test import ChampionTest, compare_models
+from v8.base.errors import ArtifactError, listed, shown
+from v8.base.plugins import other_plugins
+from v8.base.starting import quiet_start
+from v8.base.storage import sweep
+from v8.base.wording import ABSENT, number
+from v8.data.features.store import FeatureStore
+from v8.data.market.candles import Candles
+from v8.data.market.companions import Companions
+from v8.data.market.series import Series, iso, series_advice
+from v8.data.market.sources.source import CandleSource, PrefetchesCandles
+from v8.data.windows.dataset import prepare_series, table_columns, whole_span
+from v8.data.windows.span import Span
+from v8.forecaster.forecaster import Forecaster
+from v8.forecaster.metadata import ONNX_FILE, Metadata, not_evaluated, read_metadata
+from v8.forecaster.runtimes import has_onnx_packages
+from v8.forecaster.shared_models import SharedModels
+from v8.model.baselines.baselines import BASELINES, NAIVE, called
+from v8.model.evaluation.decay import detect_decay, too_few_windows
+from v8.model.evaluation.evaluation import MODEL
+from v8.model.evaluation.metrics import measure_errors, measure_quantiles
+from v8.model.evaluation.significance import Losses
+from v8.model.evaluation.verdict import references
+from v8.profile.formulas import DAY_S
+from v8.profile.profile import Profile, network_outputs, recorded_profile
+from v8.profile.quantile_levels import interval_names
+from v8.runs import nested_runs
+from v8.runs.events import Event, Note, RunSummary, SeriesOutcome, run_isolated
+from v8.runs.execution import run
+from v8.runs.jobs import Engine
+from v8.runs.nested_runs import Contender, Decision, QuantileQuality, Serving
+from v8.runs.observers import ObserverGroup, RunContext, RunObserver
+from v8.runs.plan import Plan, make_plan
+from v8.runs.run_folder import RUN_FILE, now_iso, read_run
+
+STALENESS_RULES: Final = ("age", "decay", "always")  # values of `StalenessRule.when`, see above
+STARTS: Final = ("anew", "champion")  # what the training of a challenger begins from
+_MAX_REASON_LENGTH = 300  # letters of a reason in `serving.json`
+CONTINUED = "an earlier call began to train it again"
+"""Reason recorded for a challenger whose training an earlier call began; only that call knew the true one."""
+NOT_TRAINED = "the challenger could not be trained"
+
+
+@dataclass(frozen=True)
+class StalenessRule:
+    """The rule by which models are stale."""
+
+    when: str = "age"  # one of `STALENESS_RULES`
+    max_age_days: float | None = None  # for `age`: largest age in days; None for the length of the test span
+
+
+@dataclass(frozen=True)
+class Staleness:
+    """Whether the model that serves a series is stale."""
+
+    series: Series
+    generation: str  # that serves
+    until: str  # open time of its newest candle, ISO 8601
+    is_stale: bool  # whether it should be challenged
+    reason: str  # the reason either way, a clause
+    live: str = ABSENT  # its error in the live record, relative to naive, and of how many forecasts
+
+
+def back_tested_losses(
+    forecaster: Forecaster, opponents: Mapping[str, str], candles: Candles, start_s: int
+) -> Losses:
+    """Return the losses of a model on candles since its training, with those of naive and of an opponent.
+
+    Baselines are fitted to the candles before `start_s`. There are no losses if nothing lies before it that
+    baselines could be fitted to.
+
+    Args:
+        forecaster: The model.
+        opponents: Name of one baseline per task.
+        candles: The newest candles.
+        start_s: Only forecasts issued from then on, seconds since the epoch, UTC.
+    """
+    profile = forecaster.about.trained_profile
+    before, since = whole_span(candles, profile).split_at(start_s)
+    if not len(before) or not len(since):
+        return Losses({}, np.zeros(0, np.int64), since.horizon_bars)
+    by_task = {}
+    for task, values in forecaster.forecast(since.raw_windows()).items():
+        forecasts = {MODEL: values.astype(np.float64), NAIVE: since.naive[task]}
+        opponent = opponents[task]
+        if opponent not in forecasts and BASELINES[opponent].is_installed():
+            fitted = BASELINES[opponent].fitted(before, forecaster.about.scaling)
+            forecasts[opponent] = fitted(since)[task]
+        by_task[task] = {
+            name: measure_errors(since, task, forecast)[1] for name, forecast in forecasts.items()
+        }
+    return Losses(by_task, since.bar_numbers, since.horizon_bars, "of a back-test")
+
+
+def assess_staleness(
+    series: Series, candles: Candles, serving: Serving, rule: StalenessRule, ledger: Ledger | None = None
+) -> Staleness:
+    """Say whether the model that serves a series is stale.
+
+    A model that cannot be used is stale, too.
+
+    Args:
+        series: The series.
+        candles: The newest candles; for `decay` as many as training takes.
+        serving: What serves in the run.
+        rule: The rule by which models are stale.
+        ledger: Holds the live record; None without one.
+
+    Raises:
+        DataError: If there are too few candles for a back-test.
+    """
+    generation = serving.generation_of(str(series))
+    try:
+        return _assess_model(series, candles, serving, rule, ledger)
+    except ArtifactError:
+        reason = "the model that serves cannot be used"
+        return Staleness(series, generation, ABSENT, is_stale=True, reason=reason)
+
+
+def _assess_model(
+    series: Series, candles: Candles, serving: Serving, rule: StalenessRule, ledger: Ledger | None
+) -> Staleness:
+    """Assess a model as `assess_staleness` does; `ArtifactError` if it cannot be used."""
+    name = str(series)
+    folder = serving.folder(name)
+    metadata = read_metadata(folder, series=name)
+    challenged_s = _last_challenged_s(metadata, serving, name)
+    is_stale, reason = _has_new_candles(metadata, series.bar_s, challenged_s, rule, candles)
+    if is_stale and rule.when == "decay":
+        evaluation = metadata.evaluation
+        opponents = references(metadata.verdicts)
+        start_s = challenged_s + series.bar_s
+        losses = live_losses(ledger, serving.run, series, metadata.model_sha256, start_s)
+        if not losses or too_few_windows(len(losses), losses.horizon_bars):
+            losses = back_tested_losses(Forecaster.load(folder), opponents, candles, start_s)
+        is_stale, decay = detect_decay(evaluation, losses, opponents)
+        reason = f"{reason}: {decay}"
+    return Staleness(
+        series=series,
+        generation=serving.generation_of(name),
+        until=iso(metadata.candles.last_open_s),
+        is_stale=is_stale,
+        reason=reason,
+        live=_live_error(live_losses(ledger, serving.run, series, metadata.model_sha256, 0)),
+    )
+
+
+def _last_challenged_s(metadata: Metadata, serving: Serving, name: str) -> int:
+    """Return the open time of a model's newest candle, or of the newest challenger that it has beaten."""
+    newest_s = metadata.candles.last_open_s
+    for decision in serving.decisions_about(name):
+        trained_until = decision.challenger.trained_until
+        if decision.champion.generation == serving.generation_of(name) and trained_until:
+            newest_s = max(newest_s, int(datetime.fromisoformat(trained_until).timestamp()))
+    return newest_s
+
+
+def _has_new_candles(
+    metadata: Metadata, bar_s: int, challenged_s: int, rule: StalenessRule, candles: Candles
+) -> tuple[bool, str]:
+    """Say whether enough new candles have come for a model to be stale, and how many.
+
+    By the rule `decay` these candles must show decay, too.
+    """
+    num_new = max(0, (int(candles.open_time_s[-1]) - challenged_s) // bar_s)
+    noun = "candle" if num_new == 1 else "candles"
+    reason = f"{num_new:,} new {noun} since {iso(challenged_s)}"
+    for name, num_lacking in candles.report.lacking.items():
+        reason += f", {num_lacking:,} bars lack {name}"
+    if not num_new or rule.when != "age":
+        return num_new > 0, reason
+    if rule.max_age_days is None:
+        first, end = metadata.split.test.rows
+        num_allowed = end - first
+    else:
+        num_allowed = int(rule.max_age_days * DAY_S / bar_s)
+    if num_new > num_allowed:
+        return True, f"{reason}, more than {num_allowed:,}"
+    return False, f"{reason}, not more than {num_allowed:,}"
+
+
+def _live_error(losses: Losses | None) -> str:
+    """Write the error of a model in the live record, per task, and of how many forecasts."""
+    if not losses or not len(losses):
+        return ABSENT
+    errors = []
+    for task in losses.by_task:
+        naive_error = losses.mean(task, NAIVE)
+        multiple = losses.mean(task, MODEL) / naive_error if naive_error else None
+        errors.append(f"{task} {number(multiple)}")
+    return f"{', '.join(errors)} of {len(losses):,}"
+
+
+class RememberedCandles:
+    """A source that returns the newest candles of its first call again: all steps use the same ones."""
+
+    def __init__(self, source: CandleSource) -> None:
+        self._source = source
+        self.name = source.name
+        self.is_publishable = source.is_publishable
+        self._newest: dict[tuple[Series, int], Candles] = {}
+
+    def prefetch(self, series: Sequence[Series], num_bars: int) -> None:
+        """Bring many series up to date together, if the source can; see `PrefetchesCandles`."""
+        if isinstance(self._source, PrefetchesCandles):
+            self._source.prefetch(series, num_bars)
+
+    def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
+        """Return candles; see `CandleSource`."""
+        newest = self._newest.get((series, num_bars))
+        if newest is None and end_s is None:
+            newest = self._source.candles(series, num_bars)
+            self._newest[series, num_bars] = newest
+        if newest is not None and end_s in (None, int(newest.open_time_s[-1])):
+            return newest
+        return self._source.candles(series, num_bars, end_s)
+
+
+@dataclass(frozen=True)
+class PromotionDecision:
+    """Which of two models serves."""
+
+    is_promoted: bool  # whether the challenger serves
+    reason: str  # a clause about the challenger
+    champion_test: ChampionTest | None = None  # errors of both; None if they were not compared
+    evaluated_from: str | None = (
+        None  # when the first evaluated forecast was issued, ISO 8601; None without any
+    )
+    evaluated_until: str | None = None  # when the last forecast bar closed, ISO 8601; None without any
+    champion_quantiles: Mapping[str, QuantileQuality] = field(default_factory=dict)  # per task
+    challenger_quantiles: Mapping[str, QuantileQuality] = field(default_factory=dict)  # per task
+
+
+def decide_promotion(
+    champion: Path, challenger: Path, candles: Candles, profile: Profile
+) -> PromotionDecision:
+    """Compare two models of a series on candles that neither was made from, and decide which of them serves.
+
+    These are the windows of the challenger's test span that lie an embargo behind the candles that the
+    champion was fitted and stopped on. Baselines are fitted to the challenger's train span.
+
+    Args:
+        champion: Folder of the model that serves.
+        challenger: Folder of the new model.
+        candles: The candles that the challenger was made from.
+        profile: Profile of the run.
+
+    Raises:
+        SeriesError: If a model does not forecast what the profile says.
+    """
+    models = SharedModels()
+    try:
+        new = Forecaster.load(challenger, models=models)
+    except ArtifactError:
+        return PromotionDecision(False, "the files of the challenger are damaged")
+    if candles.digest != new.about.candles.digest:
+        reason = "the candles that the challenger was made from are no longer the same"
+        return PromotionDecision(False, reason)
+    try:
+        old = Forecaster.load(champion, models=models)
+    except ArtifactError:
+        return PromotionDecision(True, "the files of the champion are damaged")
+    if not _forecast_the_same(old, new):
+        return PromotionDecision(True, "the champion forecasts something else than the profile says")
+    data = prepare_series(FeatureStore().table(candles, table_columns(profile)), profile)
+    span = _unseen_windows(data.spans["test"], old.trained_until_s)
+    too_few = too_few_windows(len(span), span.horizon_bars)
+    if too_few:
+        return PromotionDecision(False, too_few)
+    old_forecasts = old.forecast_all(span.raw_windows())
+    new_forecasts = new.forecast_all(span.raw_windows())
+    champion_test = compare_models(
+        span,
+        challenger={task: values.astype(np.float64) for task, values in new_forecasts.points.items()},
+        champion={task: values.astype(np.float64) for task, values in old_forecasts.points.items()},
+        train=data.spans["train"],
+        scaling=data.scaling,
+        references=references(old.about.verdicts) if old.about.is_evaluated else {},
+    )
+    closed_s = span.table.open_time_s + span.table.series.bar_s
+    first_issued_s = int(closed_s[span.anchors[0]])
+    last_closed_s = int(closed_s[span.anchors[-1] + span.horizon_bars])
+    return PromotionDecision(
+        is_promoted=champion_test.challenger_wins,
+        reason=champion_test.reason,
+        champion_test=champion_test,
+        evaluated_from=datetime.fromtimestamp(first_issued_s, UTC).isoformat(),
+        evaluated_until=datetime.fromtimestamp(last_closed_s, UTC).isoformat(),
+        champion_quantiles=_quantile_quality(old_forecasts.quantiles, champion_test, span),
+        challenger_quantiles=_quantile_quality(new_forecasts.quantiles, champion_test, span),
+    )
+
+
+def _forecast_the_same(old: Forecaster, new: Forecaster) -> bool:
+    """Return whether two models have the same inputs and outputs."""
+    names = ("series", "features", "lookback_bars", "horizon_bars", "quantiles")
+    has_same_shape = all(getattr(old, name) == getattr(new, name) for name in names)
+    return has_same_shape and old.about.tasks.keys() == new.about.tasks.keys()
+
+
+def decision_record(
+    series: Series, serving: Serving, generation: str, stale: str, promotion: PromotionDecision
+) -> Decision:
+    """Return the record of a decision for `serving.json`.
+
+    Args:
+        series: The series.
+        serving: What served when it was decided.
+        generation: The challenger's.
+        stale: Why the champion was challenged.
+        promotion: The decision.
+    """
+    name = str(series)
+    champion_test = promotion.champion_test
+    num_windows = 0
+    champion_multiples: Mapping[str, float] = {}
+    challenger_multiples: Mapping[str, float] = {}
+    baselines: dict[str, nested_runs.Opponent] = {}
+    p_values: dict[str, float | None] = {}
+    if champion_test:
+        num_windows = champion_test.evaluation.num_windows
+        champion_multiples = champion_test.champion_multiples
+        challenger_multiples = champion_test.challenger_multiples
+        for task, (baseline, multiple) in champion_test.best_baselines.items():
+            baselines[task] = nested_runs.Opponent(called(baseline), multiple)
+        p_values = {task: test.p_value for task, test in champion_test.tests.items()}
+    serving_generation = serving.generation_of(name)
+    return Decision(
+        series=name,
+        decided_at=now_iso(),
+        stale=shown(stale, _MAX_REASON_LENGTH),
+        champion=Contender(
+            serving_generation,
+            _trained_until(serving, serving_generation, name),
+            champion_multiples,
+            promotion.champion_quantiles,
+        ),
+        challenger=Contender(
+            generation,
+            _trained_until(serving, generation, name),
+            challenger_multiples,
+            promotion.challenger_quantiles,
+        ),
+        num_windows=num_windows,
+        evaluated_from=promotion.evaluated_from,
+        evaluated_until=promotion.evaluated_until,
+        baselines=baselines,
+        p_values=p_values,
+        verdict="replaced" if promotion.is_promoted else "kept",
+        why=shown(promotion.reason, _MAX_REASON_LENGTH),
+    )
+
+
+def _trained_until(serving: Serving, generation: str, name: str) -> str | None:
+    """Return the open time of a model's newest candle; None if the model is damaged or was never made."""
+    try:
+        folder = nested_runs.artifact_folder(serving.run, generation, name)
+        return read_metadata(folder, series=name).candles.last_open
+    except ArtifactError:
+        return None
+
+
+def _unseen_windows(span: Span, trained_until_s: int) -> Span:
+    """Return the windows of a span that begin an embargo behind the candles of another model.
+
+    Args:
+        span: The windows.
+        trained_until_s: When the last candle closed that the other model was fitted or stopped on, seconds
+            since the epoch, UTC.
+    """
+    first_rows = span.anchors - span.profile.lookback_bars + 1
+    begin_s = trained_until_s + span.profile.embargo_bars * span.table.series.bar_s
+    return Span(span.table, span.profile, span.anchors[span.table.open_time_s[first_rows] >= begin_s])
+
+
+def _quantile_quality(
+    quantiles: Mapping[str, NDArray[np.float32]], champion_test: ChampionTest, span: Span
+) -> dict[str, QuantileQuality]:
+    """Measure CRPS and coverage of quantiles per task; without tasks where naive's error is 0."""
+    levels = span.profile.quantiles
+    quality = {}
+    for task, forecast in quantiles.items():
+        errors, _ = measure_quantiles(span, task, forecast.astype(np.float64), levels)
+        naive_error = champion_test.evaluation.error(task, NAIVE).overall
+        if naive_error > 0:
+            names = interval_names(levels)
+            coverage = {name: errors.mean_coverage(position) for position, name in enumerate(names)}
+            quality[task] = QuantileQuality(errors.crps / naive_error, coverage)
+    return quality
+
+
+@dataclass(frozen=True)
+class GenerationResult:
+    """The outcome of finishing one generation."""
+
+    generation: str  # its name
+    decisions: tuple[Decision, ...]  # one per series
+    failures: tuple[SeriesOutcome, ...]  # one per challenger that could not be made
+    without_onnx: tuple[
+        SeriesOutcome, ...
+    ] = ()  # one per challenger without the ONNX file that champions have
+
+
+@dataclass(frozen=True)
+class StalenessReport:
+    """Which models are stale."""
+
+    assessments: tuple[Staleness, ...]  # one per series that could be assessed
+    failures: tuple[SeriesOutcome, ...]  # one per series that could not
+    decisions: ClassVar[tuple[Decision, ...]] = ()
+    without_onnx: ClassVar[tuple[SeriesOutcome, ...]] = ()
+
+    @property
+    def stale(self) -> dict[Series, str]:
+        """The reason per stale series."""
+        return {
+            assessment.series: assessment.reason for assessment in self.assessments if assessment.is_stale
+        }
+
+
+class _DecisionMaker(RunObserver):
+    """Decides which models serve when a generation is trained, while its folder is still locked."""
+
+    def __init__(self, renewal: "Renewal", generation: str, stale: Mapping[Series, str]) -> None:
+        self.decisions: list[Decision] = []
+        self._renewal = renewal
+        self._generation = generation
+        self._stale = stale
+
+    def on_begin(self, context: RunContext) -> None:
+        """Keep the function that sends notes."""
+        self._notify = context.notify
+
+    def on_finished(self, summary: RunSummary) -> None:
+        """Decide about each series, one after another."""
+        failed = {failure.series for failure in summary.failures}
+        for series, reason in self._stale.items():
+            promotion = PromotionDecision(False, NOT_TRAINED)
+            if series not in failed:
+                promotion = self._renewal.compare_with_champion(series, self._generation, self._notify)
+            self.decisions.append(self._renewal.decide(series, self._generation, reason, promotion))
+
+
+@dataclass
+class Renewal:
+    """The renewal of one run; the caller holds the lock of its folder."""
+
+    run: Path  # the run folder
+    source: CandleSource  # where new candles come from
+    rule: StalenessRule  # by which its models are stale
+    command: str  # the command line, to be recorded and shown
+    ledger: Ledger | None = None  # where its forecasts are recorded; None without one
+    start: str = "anew"  # what training begins from, one of `STARTS`
+
+    def __post_init__(self) -> None:
+        self.record = read_run(self.run)
+        if not self.record.is_evaluated:
+            raise not_evaluated(str(self.run))
+        fix = "Name the same with param:plugin"
+        error = other_plugins(self.record.plugins, where=str(self.run), fix=fix)
+        if error:
+            raise error
+        location = f"{self.run / RUN_FILE}, key profile"
+        self.profile = recorded_profile(self.record.profile, where=location)
+        if self.start == "champion":
+            network_outputs(self.profile)  # raises for a formula, which has no weights to start from
+        self._candles = RememberedCandles(self.source)
+        self._companions = Companions.of(self.profile)
+
+    def select_series(self, requested: Sequence[Series] | None) -> tuple[Series, ...]:
+        """Return the requested series, or all finished ones of the run when None.
+
+        Raises:
+            ArtifactError: If one is not finished in the run, or none is.
+        """
+        finished = self.record.done
+        names = [str(series) for series in requested] if requested else finished
+        missing = [name for name in names if name not in finished]
+        fix = "Finish the run first"
+        if missing and finished:
+            fix = series_advice(missing[0], finished, f"The run has {listed(finished)}")
+        if missing or not names:
+            rule = "what is updated is a finished series of the run"
+            got = listed(missing) if names else "a run without any"
+            raise ArtifactError(where=str(self.run), rule=rule, got=got, fix=fix)
+        return tuple(Series.parse(name) for name in names)
+
+    def unfinished_generations(self, series: Sequence[Series]) -> Iterator[tuple[str, tuple[Series, ...]]]:
+        """Yield generations that earlier calls left behind, oldest first, with their undecided series.
+
+        Raises:
+            ArtifactError: If one cannot be read, or was begun with another source.
+        """
+        serving = nested_runs.read_serving(self.run)
+        for generation in nested_runs.list_generations(self.run):
+            folder = nested_runs.generation_folder(self.run, generation)
+            try:
+                record = read_run(folder)
+            except ArtifactError as error:
+                fix = f"Restore it, or remove this generation, if {nested_runs.SERVING_FILE} does not name it"
+                raise ArtifactError(where=error.where, rule=error.rule, got=error.got, fix=fix) from error
+            decided = {
+                decision.series
+                for decision in serving.decisions
+                if decision.challenger.generation == generation
+            }
+            undecided_names = record.series.keys() - decided
+            undecided = tuple(one_series for one_series in series if str(one_series) in undecided_names)
+            if undecided and record.source != self.source.name:
+                rule = f"was begun with param:source {record.source} and is finished with it"
+                got = f"param:source {self.source.name}"
+                fix = "Use the same source, or remove this folder, which serves nothing yet"
+                raise ArtifactError(where=str(folder), rule=rule, got=got, fix=fix)
+            if undecided:
+                yield generation, undecided
+
+    def check_staleness(self, series: Sequence[Series]) -> StalenessReport:
+        """Find out which models are stale; a series whose candles cannot be read fails by itself."""
+        serving = nested_runs.read_serving(self.run)
+        self._candles.prefetch(self._companions.with_neighbours(series), self.profile.newest_bars)
+
+        def assess(one_series: Series) -> Staleness:
+            with quiet_start():
+                candles = self._newest_candles(one_series)
+                return assess_staleness(one_series, candles, serving, self.rule, self.ledger)
+
+        assessments = []
+        failures = []
+        for one_series in series:
+            assessment, outcome = run_isolated(one_series, partial(assess, one_series))
+            if outcome.reason:
+                failures.append(outcome)
+            if assessment:
+                assessments.append(assessment)
+        return StalenessReport(tuple(assessments), tuple(failures))
+
+    def next_generation(self, series: Iterable[Series]) -> str:
+        """Name the generation of some stale series, by the day of their newest candle."""
+        newest_s = max(int(self._newest_candles(one_series).open_time_s[-1]) for one_series in series)
+        day = datetime.fromtimestamp(newest_s, UTC).date().isoformat()
+        return nested_runs.free_generation(self.run, day)
+
+    def plan(self, generation: str, series: Sequence[Series]) -> Plan:
+        """Plan the training of a generation; it gets ONNX files if a model that serves now has one."""
+        plan = make_plan(self.profile, series, nested_runs.generation_folder(self.run, generation))
+        serving = nested_runs.read_serving(self.run)
+        champions = {one_series: serving.place(str(one_series)).absolute() for one_series in series}
+        has_onnx = any((folder / ONNX_FILE).exists() for folder in champions.values())
+        plan = replace(plan, has_onnx=has_onnx and has_onnx_packages())
+        if self.start != "champion":
+            return replace(plan, champions={})
+        return replace(plan, champions=champions)
+
+    def renew(
+        self, series: Sequence[Series], engine: Engine, observer: RunObserver
+    ) -> Iterator[StalenessReport | GenerationResult]:
+        """Finish what an earlier call began, assess the other models, and train stale ones again.
+
+        The observer follows the training of each generation. If it is interrupted, the same call continues.
+
+        Raises:
+            StorageError: If a file of the run cannot be written.
+        """
+        sweep(self.run)
+        decided: set[Series] = set()
+        for generation, undecided in list(self.unfinished_generations(series)):
+            yield self._finish(generation, dict.fromkeys(undecided, CONTINUED), engine, observer)
+            decided.update(undecided)
+        report = self.check_staleness([one_series for one_series in series if one_series not in decided])
+        if report.assessments or report.failures:
+            yield report
+        if report.stale:
+            yield self._finish(self.next_generation(report.stale), report.stale, engine, observer)
+
+    def _finish(
+        self, generation: str, stale: Mapping[Series, str], engine: Engine, observer: RunObserver
+    ) -> GenerationResult:
+        """Train what is not trained of a generation, then decide what serves.
+
+        Args:
+            generation: Its name.
+            stale: Its series, and why the champion of each is stale.
+            engine: Trains the models.
+            observer: Follows the training.
+        """
+        decision_maker = _DecisionMaker(self, generation, stale)
+        summary = run(
+            self.plan(generation, list(stale)),
+            self._candles,
+            engine,
+            ObserverGroup([decision_maker, observer]),  # decisions before the report is drawn
+            command=self.command,
+            lists_all_series=True,
+        )
+        return GenerationResult(
+            generation, tuple(decision_maker.decisions), summary.failures, summary.without_onnx
+        )
+
+    def decide(self, series: Series, generation: str, reason: str, promotion: PromotionDecision) -> Decision:
+        """Save which model of a series serves from now on, and return the decision."""
+        serving = nested_runs.read_serving(self.run)
+        decision = decision_record(series, serving, generation, reason, promotion)
+        serving.with_decision(decision).save()
+        return decision
+
+    def _newest_candles(self, series: Series, end_s: int | None = None) -> Candles:
+        return self._companions.candles(self._candles, series, self.profile.newest_bars, end_s)
+
+    def compare_with_champion(
+        self, series: Series, generation: str, notify: Callable[[Event], None]
+    ) -> PromotionDecision:
+        """Decide which model of a series serves; the champion stays if the two cannot be compared."""
+
+        def compare() -> PromotionDecision:
+            champion = nested_runs.read_serving(self.run).place(str(series))
+            challenger = nested_runs.artifact_folder(self.run, generation, str(series))
+            record = read_run(nested_runs.generation_folder(self.run, generation))
+            pin = record.series[str(series)].candles
+            candles = self._newest_candles(series, pin.last_open_s if pin else None)
+            with quiet_start():
+                return decide_promotion(champion, challenger, candles, self.profile)
+
+        promotion, outcome = run_isolated(series, compare)
+        if promotion is None:
+            notify(Note(f"{outcome.reason} The champion stays."))
+            return PromotionDecision(False, "the two could not be compared")
+        return promotion

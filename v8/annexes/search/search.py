@@ -1,0 +1,299 @@
+"""Searches the settings of a profile by back-tests, and evaluates its choice on folds that no trial has used.
+
+    searches/frontier/           study.sqlite (Optuna's record), trials.csv, trials.json, winner.yaml
+      start/                     a back-test of the profile that the search starts from
+      frontier-but-1a2b3c4d/     one of each trial, with the same folds
+
+Folds are laid once, and every trial is evaluated on the same windows. The objective is measured on the
+earlier folds: the mean over folds, timeframes and tasks of the error as a multiple of the best baseline's.
+After each of them the median pruner may end the trial. The later folds are used only in the end, for the
+winner and the start. One fold between them is not used: two folds end at least half a test span apart, so
+with this gap no candle is evaluated in both groups.
+
+The winner should lie on a plateau, not on a peak: of the trials that finished all folds it is the one whose
+`NEIGHBOURS` nearest trials, itself included, have the smallest median objective.
+
+The values of a trial depend on the seed and on the trials that have ended, and its folder is named by what it
+changes. So a trial that was interrupted is drawn again, and continues in its folder.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Final
+
+import numpy as np
+import pandas as pd
+import yaml
+
+from v8.annexes.search.ranges import Ranges, changed
+from v8.annexes.search.trial_record import RECORD_FILE, Trial, TrialRecord, set_aside
+from v8.base.errors import ArtifactError, DataError, ProfileError, SeriesError, listed
+from v8.base.resources import resource_scope
+from v8.base.storage import write_text
+from v8.base.wording import frame_csv, number
+from v8.data.market.sources.source import CandleSource
+from v8.model.evaluation.evaluation import MODEL
+from v8.model.evaluation.fold_losses import Cell, tested
+from v8.model.evaluation.significance import ALPHA, corrected_p_values
+from v8.profile.profile import Profile
+from v8.runs.backtest import BacktestOptions, begin_or_continue, run_fold
+from v8.runs.backtest_results import BacktestResults, read_cells, results_of
+from v8.runs.events import Note
+from v8.runs.jobs import Engine
+from v8.runs.nested_runs import PLAN_FILE, BacktestPlan, Fold
+from v8.runs.observers import RunObserver, observed
+from v8.runs.plan import make_plan
+
+START: Final = "start"  # folder of the profile that a search starts from, and its name among forecasters
+FILES: Final = ("winner.yaml", "trials.csv", "trials.json")  # that are written in the end
+NEIGHBOURS: Final = 5  # trials, itself included, whose median objective ranks a trial
+
+
+@dataclass
+class Search:
+    """A search whose folder this process holds."""
+
+    path: Path
+    start: BacktestOptions  # the back-test, over all folds, of the profile that it starts from
+    ranges: Ranges
+    num_later: int  # latest folds, for the final evaluation; at least 1, and at most two fewer than all folds
+    source: CandleSource
+    engine: Engine
+    observer: RunObserver  # follows each fold, and gets a note about each trial
+    is_redone: bool = False  # whether the record of trials is set aside, and a new one is begun
+    trials: pd.DataFrame = field(init=False)
+    """A row a trial, and one of the start, once the search has run."""
+    later: Mapping[str, BacktestResults] = field(init=False)
+    """Results on the later folds, by name: of the winner, and of the start."""
+    _plan: BacktestPlan = field(init=False)
+
+    @resource_scope()
+    def run(self, num_trials: int, has_time: Callable[[], bool]) -> str:
+        """Make trials until there are so many, those of earlier calls included, or no time is left.
+
+        Returns:
+            A sentence whether the winner, which is written into a file, is better than the start.
+
+        Raises:
+            V8Error: If the start cannot be evaluated, no trial finished all folds, or the folder has other
+                content.
+        """
+        self._require_own_files()
+        start = self.start.profile
+        plan_of_all_folds = make_plan(start, self.start.series, self.path / START)
+        with observed(self.observer, plan_of_all_folds, self.source.name) as observer:
+            self._plan = begin_or_continue(self.path / START, self.start, self.source, observer)
+        folds = self._plan.folds[: -self.num_later - 1]
+        later_folds = self._plan.folds[-self.num_later :]
+        start_objectives = [objective_of(results) for results in self._finish_folds(start, folds)]
+        trials = self._run_trials(folds, num_trials, has_time)
+        self.trials = trials.assign(plateau=plateaus(trials, self.ranges, start_objectives))
+        winner = self._choose_winner()
+        self.trials.loc[START] = {
+            "folds": len(folds),
+            "objective": start_objectives[-1],
+            "profile": start.name,
+        }
+        self.later = {
+            winner.name: self._results_on(winner, later_folds),
+            f"{start.name} ({START})": self._results_on(start, later_folds),
+        }
+        winner_cells = self._cells(winner, later_folds)
+        start_cells = self._cells(start, later_folds)
+        verdict = verdict_of(self.later, winner_cells, start_cells)
+        self._write_files(winner, verdict)
+        return verdict
+
+    def _choose_winner(self) -> Profile:
+        """Mark the winner among the trials and return its profile; `SeriesError` if no trial is complete."""
+        is_complete = self.trials["state"] == "complete"
+        complete = self.trials[is_complete].sort_values(["plateau", "objective"])
+        if complete.empty:
+            rule = "needs a trial that goes through all folds"
+            got = f"{len(self.trials)} others"
+            fix = "Allow more time, or mend the ranges"
+            raise SeriesError(where=str(self.path), rule=rule, got=got, fix=fix)
+        best = complete.iloc[0]
+        self.trials.loc[complete.index[0], "state"] = "winner"
+        return changed(self.start.profile, self.ranges, {key: best[key] for key in self.ranges})
+
+    def _write_files(self, winner: Profile, verdict: str) -> None:
+        winner_file, csv_file, json_file = (self.path / name for name in FILES)
+        text = yaml.safe_dump(winner.model_dump(mode="json"), sort_keys=False)
+        write_text(winner_file, f"# {verdict}\n{text}")
+        write_text(csv_file, frame_csv(self.trials, index_label="trial"))
+        write_text(json_file, self.trials.to_json(orient="index", indent=2))
+
+    def _add_note(self, text: str) -> None:
+        self.observer.on_event(Note(text))
+
+    def _require_own_files(self) -> None:
+        """Refuse to begin in a folder with files that the search would replace, by `ArtifactError`."""
+        is_begun = (self.path / START / PLAN_FILE).exists()
+        others = [name for name in FILES if os.path.lexists(self.path / name)]
+        if others and not is_begun:
+            rule = "a search begins where none of the files lies that it writes in the end"
+            fix = "Move them away, or choose another param:out"
+            raise ArtifactError(where=str(self.path), rule=rule, got=listed(others), fix=fix)
+
+    def _folder(self, profile: Profile) -> Path:
+        return self.path / (START if profile == self.start.profile else profile.name)
+
+    def _cells(self, profile: Profile, folds: Sequence[Fold]) -> list[Cell]:
+        cells, _ = read_cells(self._folder(profile), replace(self._plan, folds=tuple(folds)))
+        return cells
+
+    def _results_on(self, profile: Profile, folds: Sequence[Fold]) -> BacktestResults:
+        """Finish folds of a profile's back-test, and return the results over all of them."""
+        all_results = list(self._finish_folds(profile, folds))
+        return all_results[-1]
+
+    def _finish_folds(self, profile: Profile, folds: Sequence[Fold]) -> Iterator[BacktestResults]:
+        """Finish folds of a profile's back-test; yield after each the results over all so far.
+
+        Raises:
+            SeriesError: If a series fails.
+        """
+        path = self._folder(profile)
+        backtest = replace(self.start, profile=profile, like=self._plan)
+        path.mkdir(exist_ok=True)
+        begin_or_continue(path, backtest, self.source, RunObserver())
+        cells = list[Cell]()
+        for fold in folds:
+            self._add_note(f"{profile.name}: {fold.folder}.")
+            summary = run_fold(path, backtest, fold, self.source, self.engine, observer=self.observer)
+            for failure in summary.failures:
+                location = f"{failure.series} in {fold.folder}"
+                fix = "Mend that and repeat"
+                raise SeriesError(where=location, rule="must be evaluated", got=str(failure.reason), fix=fix)
+            cells += self._cells(profile, [fold])
+            yield results_of(self._plan, cells, {})
+
+    def _run_trials(
+        self, folds: Sequence[Fold], num_trials: int, has_time: Callable[[], bool]
+    ) -> pd.DataFrame:
+        """Make the missing trials; return a row for each that has ended, without interrupted ones.
+
+        Raises:
+            ArtifactError: If Optuna's record is damaged, or of another search.
+        """
+        import optuna  # noqa: PLC0415 - an extra
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)  # its warnings are reported or refused here
+        file = self.path / RECORD_FILE
+        if self.is_redone:
+            new_name = set_aside(file)
+            if new_name:
+                self._add_note(f"{file} is {new_name} now.")
+            else:
+                self._add_note(f"There is no {file}: nothing was set aside.")
+        record = TrialRecord(file, self.ranges, len(folds))
+        ended = record.ended()
+        while len(ended) < num_trials and has_time():
+            trial = record.begin_trial(seed=self.start.profile.seed + len(ended))
+            values = ", ".join(f"{key} {value}" for key, value in trial.values.items())
+            self._add_note(f"Trial {len(ended) + 1} of {num_trials}: {values}.")
+            try:
+                self._run_trial(trial, folds)
+            except (DataError, ProfileError, SeriesError) as error:
+                self._add_note(f"failed: {error}")
+                trial.prune()
+            ended = record.ended()
+        return ended
+
+    def _run_trial(self, trial: Trial, folds: Sequence[Fold]) -> None:
+        """Evaluate the values of a trial on fold after fold, until it is pruned or has finished all."""
+        profile = changed(self.start.profile, self.ranges, trial.values)
+        trial.write_profile_name(profile.name)
+        for num_folds, results in enumerate(self._finish_folds(profile, folds), 1):
+            objective = objective_of(results)
+            should_prune = trial.report(num_folds, objective)
+            if num_folds == len(folds):
+                trial.complete(objective)
+            elif should_prune:
+                trial.prune()
+                return
+
+
+def verdict_of(
+    later: Mapping[str, BacktestResults], winner_cells: Sequence[Cell], start_cells: Sequence[Cell]
+) -> str:
+    """Say whether the winner is better than the start.
+
+    It is better if its mean objective is lower, it is significantly better on a task, and significantly worse
+    on none.
+
+    Args:
+        later: Results on the later folds by name, the winner's first and then the start's.
+        winner_cells: The winner's cells of these folds.
+        start_cells: The start's cells, in the same order.
+    """
+    pairs = zip(winner_cells, start_cells, strict=False)
+    cells = [_with_start_losses(winner_cell, start_cell) for winner_cell, start_cell in pairs]
+    tests = {}
+    for timeframe in dict.fromkeys(cell.series.timeframe for cell in cells):
+        of_timeframe = [cell for cell in cells if cell.series.timeframe == timeframe]
+        for task in of_timeframe[0].evaluation.tasks:
+            tests[f"{task} at {timeframe}"] = tested(of_timeframe, task, START)
+    p_values = corrected_p_values([p_value for p_value, _ in tests.values()])
+    significant = {}
+    for (name, (_, mean_difference)), p_value in zip(tests.items(), p_values, strict=True):
+        if p_value is not None and p_value < ALPHA:
+            significant[name] = mean_difference
+    winner, start = later
+    winner_objective = objective_of(later[winner])
+    start_objective = objective_of(later[start])
+    is_never_worse = bool(significant) and max(significant.values()) < 0
+    is_better = winner_objective < start_objective and is_never_worse
+    return (
+        f"{winner} is {'' if is_better else 'not '}better than {start} on folds that no trial saw: "
+        f"{number(winner_objective)} times the best baseline's error, "
+        f"compared with {number(start_objective)}. "
+        f"They differ significantly on {', '.join(significant) or 'no task'}."
+    )
+
+
+def objective_of(results: BacktestResults) -> float:
+    """Return the mean error of a back-test's folds as a multiple of the best baseline's."""
+    multiples = []
+    for fold in results.folds:
+        for task_result in fold.tasks.values():
+            multiples.append(task_result.against_best or 1.0)
+    return fmean(multiples)
+
+
+def _with_start_losses(winner_cell: Cell, start_cell: Cell) -> Cell:
+    """Add the start's losses, under the name `START`, to a cell of the winner for the same windows."""
+    losses = {}
+    for task, by_forecaster in winner_cell.losses.by_task.items():
+        losses[task] = {**by_forecaster, START: start_cell.losses.by_task[task][MODEL]}
+    return replace(winner_cell, losses=replace(winner_cell.losses, by_task=losses))
+
+
+def plateaus(trials: pd.DataFrame, ranges: Ranges, start_objectives: Sequence[float]) -> pd.Series:
+    """Return for each trial the median objective of its nearest trials, by the distance of their values.
+
+    The distance of two trials is the sum over the keys of the distance of ranks, or 1 for different choices.
+    Objectives after different numbers of folds cannot be compared, so a trial that was pruned counts by its
+    difference from the start after as many folds.
+
+    Args:
+        trials: A row a trial.
+        ranges: What is searched.
+        start_objectives: Objectives of the start after each fold.
+    """
+    measured = trials.dropna(subset="objective")
+    num_folds = measured["folds"].to_numpy(int)
+    differences = measured["objective"] - np.array(start_objectives)[num_folds - 1]
+    objectives = differences + start_objectives[-1]
+    distances = np.zeros((len(measured), len(measured)))
+    for key, value_range in ranges.items():
+        ranks = measured[key].rank(pct=True).to_numpy()
+        rank_distances = np.abs(np.subtract.outer(ranks, ranks))
+        distances += rank_distances > 0 if value_range.choices else rank_distances
+    nearest = np.argsort(distances, axis=1, kind="stable")[:, :NEIGHBOURS]
+    medians = [objectives.iloc[neighbours].median() for neighbours in nearest]
+    return pd.Series(medians, measured.index, float)

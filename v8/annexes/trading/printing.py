@@ -1,0 +1,44 @@
+"""What the command `worth` does and prints; `backtest --worth` does it for the folds of a back-test."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from v8.annexes.trading import page as trading_report
+from v8.annexes.trading.rules import TradingResults, TradingTerms
+from v8.annexes.trading.study import measure_trading
+from v8.base.language import language
+from v8.base.starting import quiet_start
+from v8.cli.printing import print_lines, print_page, print_table
+from v8.data.market.sources.source import CandleSource
+from v8.publish.report.markup import DEMO_WARNING, Html, join
+from v8.runs.engines import place as place_models
+
+
+def print_trading(
+    place: Path,
+    terms: TradingTerms,
+    open_source: Callable[[str], CandleSource],
+    names: Sequence[str] = (),
+) -> TradingResults:
+    """Print and write what trading by the models of a place would have gained; see `measure_trading`."""
+    place_models("auto", "1", "1")  # the same sums in the same order as when the models were evaluated
+    with quiet_start():
+        results = measure_trading(place, terms, open_source, names)
+    lines = [DEMO_WARNING] if results.is_demo else []
+    lines += trading_report.sentences(results)
+    print_lines(*lines)
+    for table in trading_report.gains_tables(results.pooled):
+        print_table(table)
+    for table in trading_report.figure_tables(results):
+        print_table(table)
+    files = trading_report.write_trading_results(place, results)
+    print_lines(f"Written: {', '.join(map(str, files))}")
+    print_page(files[-1])
+    return results
+
+
+def backtest_section(path: Path, candles: CandleSource) -> Html:
+    """Print and write what trading by the models of a back-test would have gained; return it for its page."""
+    results = print_trading(path, TradingTerms(), lambda _: candles)
+    with language():
+        return join(trading_report.trading_section(results))

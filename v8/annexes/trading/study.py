@@ -1,0 +1,213 @@
+"""Measures what trading by the models of a place would have gained on their test spans.
+
+The gains are compared with those of baselines and of the naive forecast.
+
+Every forecaster is fitted to the train span; the level of its ranges (`calibrate_forecast`) comes from the
+validation span. Test spans of a back-test's folds overlap: of a series every window counts once, in the first
+fold that has it.
+
+A forecaster that reads future values would earn any sum. So every forecaster forecasts some windows again
+from candles that end where the forecast was issued, as in live use, and is refused if the two differ.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from v8.annexes.trading.rules import (
+    INTERVAL,
+    NAIVE,
+    CloseInterval,
+    MarketWindows,
+    TradingCase,
+    TradingResults,
+    TradingTerms,
+    calibrate_forecast,
+    evaluate_trading,
+    require_ranges,
+)
+from v8.api.export import opened_models
+from v8.base.arrays import FloatArray
+from v8.base.errors import ArtifactError
+from v8.base.rounding import MAX_STEPS_AGAIN, steps_apart
+from v8.data.features.table import compute_table
+from v8.data.market.candles import Candles
+from v8.data.market.series import iso
+from v8.data.market.sources.source import CandleSource
+from v8.data.windows.dataset import SeriesData, prepare_series, table_columns
+from v8.data.windows.span import Span
+from v8.forecaster.forecaster import Forecaster
+from v8.model.baselines.baselines import BASELINES, Baseline
+from v8.model.evaluation.evaluation import MODEL
+from v8.profile.columns import CLOSE, OHLC, TASK_OHLC
+from v8.profile.quantile_levels import intervals, nominal
+from v8.profile.tasks import OHLC_TASK, RANGE_TO_VARIANCE
+
+FORMULAS: Final = ("ewma", "har", "range_paths")
+"""Baselines that forecast ranges; they are compared with the model and `NAIVE`."""
+
+NUM_CHECKED: Final = 4  # windows of a span that are forecast again
+
+CandleForecast: TypeAlias = Callable[[Span], tuple[FloatArray, Any]]
+"""Forecasts candles, (N, H, 4), and their quantiles at the levels of the profile, (N, H, Q, 4), or None."""
+
+
+def measure_trading(
+    place: Path, terms: TradingTerms, open_source: Callable[[str], CandleSource], names: Sequence[str] = ()
+) -> TradingResults:
+    """Evaluate trading by the models of a run, a back-test or a pulled repository.
+
+    Args:
+        place: Folder of the models.
+        terms: Costs of trading and limits of risk.
+        open_source: Opens a source of candles by the name that a model's metadata holds.
+        names: Names of series; all of the place if empty.
+
+    Raises:
+        ArtifactError: If a model is missing or cannot be trusted, or a forecast uses future values.
+        DataError: If the source has other candles than those that a model was made from, or what they would
+            have gained cannot be computed.
+    """
+    cases = []
+    last_bar_numbers = dict[str, int]()
+    is_demo = False
+    for _, forecaster, candles in opened_models(place, open_source, names):
+        profile = forecaster.about.trained_profile
+        name = str(forecaster.series)
+        data = prepare_series(compute_table(candles, table_columns(profile)), profile)
+        forecasts = forecasts_of(data, forecaster)
+        case = trading_case_of(data, candles, forecasts, after=last_bar_numbers.get(name, -1))
+        if case:
+            cases.append(case)
+            is_demo |= forecaster.about.is_demo_market
+            last_bar_numbers[name] = int(case.market.bar_numbers[-1])
+    return replace(evaluate_trading(cases, terms), is_demo=is_demo)
+
+
+def forecasts_of(data: SeriesData, forecaster: Forecaster) -> dict[str, CandleForecast]:
+    """Return the model, naive and the formulas by name, each as a function of windows."""
+
+    def model(span: Span) -> tuple[FloatArray, Any]:
+        forecast = forecaster.forecast_all(span.raw_windows())
+        return forecast.points[TASK_OHLC].astype(np.float64), forecast.quantiles.get(TASK_OHLC)
+
+    def naive(span: Span) -> tuple[FloatArray, Any]:
+        half_range = np.sqrt(span.range_variance(span.horizon_bars) / RANGE_TO_VARIANCE) / 2
+        bar = span.last_close[:, None] * np.exp(half_range[:, None] * OHLC_TASK.sides)
+        return np.repeat(bar[:, None], span.horizon_bars, axis=1), None
+
+    forecasts: dict[str, CandleForecast] = {MODEL: model, NAIVE: naive}
+    for name in FORMULAS:
+        forecasts[name] = _fit_formula(data, BASELINES[name])
+    return forecasts
+
+
+def _fit_formula(data: SeriesData, baseline: Baseline) -> CandleForecast:
+    train = data.spans["train"]
+    levels = data.profile.quantiles
+    points = baseline.fit(train, data.scaling)
+    quantiles = None
+    if levels and baseline.fit_quantiles:
+        quantiles = baseline.fit_quantiles(train, data.scaling, levels)
+
+    def forecast(span: Span) -> tuple[FloatArray, Any]:
+        return points(span)[TASK_OHLC], quantiles(span)[TASK_OHLC] if quantiles else None
+
+    return forecast
+
+
+def trading_case_of(
+    data: SeriesData, candles: Candles, forecasts: Mapping[str, CandleForecast], *, after: int = -1
+) -> TradingCase | None:
+    """Forecast the windows of a test span by every forecaster; None if there are no windows.
+
+    Args:
+        data: The series, split and scaled.
+        candles: The candles that it was prepared from.
+        forecasts: Forecasters by name.
+        after: Only windows whose newest bar has a number larger than this, counted from the epoch.
+
+    Raises:
+        ArtifactError: If a forecaster uses future values.
+    """
+    validation = data.spans["validation"]
+    test = data.spans["test"]
+    span = Span(data.table, data.profile, test.anchors[test.bar_numbers > after])
+    if not len(span):
+        return None
+    past = _market_windows(validation)
+    market = _market_windows(span)
+    require_ranges(past, f"validation span of {data.series}")
+    require_ranges(market, f"test span of {data.series}")
+    checked_spans = cut_behind(span, candles)
+    level_columns = _interval_columns(data.profile.quantiles)
+    market_forecasts = {}
+    for name, forecast in forecasts.items():
+        points, quantiles = forecast(span)
+        require_causal(name, forecast, points, checked_spans)
+        close_interval: CloseInterval = None
+        if level_columns and quantiles is not None:
+            low, high = quantiles[:, -1, level_columns, OHLC.index(CLOSE)].T
+            close_interval = (low, high)
+        past_points, _ = forecast(validation)
+        market_forecasts[name] = calibrate_forecast(
+            past, past_points, market.last_close_N, points, close_interval
+        )
+    return TradingCase(str(data.series), market, market_forecasts)
+
+
+def _interval_columns(levels: Sequence[float]) -> list[int]:
+    """Return the positions of the two quantile levels that bound `INTERVAL`; empty if there are none."""
+    for pair in intervals(levels):
+        if nominal(pair) == INTERVAL:
+            return [levels.index(level) for level in pair]
+    return []
+
+
+def _market_windows(span: Span) -> MarketWindows:
+    return MarketWindows(
+        actual_NHC=span.actual[TASK_OHLC],
+        last_close_N=span.last_close,
+        bar_numbers=span.bar_numbers,
+        bar_s=span.table.series.bar_s,
+    )
+
+
+def cut_behind(span: Span, candles: Candles) -> dict[int, Span]:
+    """Return some windows of a span by position, each alone in a span whose candles end at its issue."""
+    positions = np.linspace(0, len(span) - 1, NUM_CHECKED).astype(int)
+    spans = {}
+    for position in positions.tolist():
+        is_known = candles.open_time_s <= span.table.open_time_s[span.anchors[position]]
+        table = compute_table(candles.select_rows(np.flatnonzero(is_known)), span.table.columns)
+        spans[position] = Span(table, span.profile, np.array([len(table) - 1]))
+    return spans
+
+
+def require_causal(
+    name: str, forecast: CandleForecast, points: FloatArray, checked_spans: Mapping[int, Span]
+) -> None:
+    """Refuse a forecaster whose forecasts change when candles end where the forecast is issued.
+
+    Args:
+        name: Name of the forecaster.
+        forecast: The forecaster.
+        points: Its forecasts of a span, shape (N, H, 4), quote currency.
+        checked_spans: Windows of this span by position, as `cut_behind` returns them.
+
+    Raises:
+        ArtifactError: If a forecast changes.
+    """
+    for position, span in checked_spans.items():
+        recomputed, _ = forecast(span)
+        magnitude = OHLC_TASK.magnitude(span.last_close[0], points[position])
+        if not steps_apart(recomputed[0], points[position], magnitude) <= MAX_STEPS_AGAIN:
+            issued_s = int(span.table.open_time_s[-1]) + span.table.series.bar_s
+            location = f"{span.table.series}, forecast of {name} at {iso(issued_s)}"
+            rule = "is the same from candles that end where it is issued"
+            got = f"a last close of {points[position, -1, 3]:.7g} instead of {recomputed[0, -1, 3]:.7g}"
+            fix = "Find what of it reads later candles: until then no sum of money means anything"
+            raise ArtifactError(where=location, rule=rule, got=got, fix=fix)

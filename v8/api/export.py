@@ -1,0 +1,339 @@
+"""Every forecast of test spans in one table: what was forecast, when it could be used first, and the actual.
+
+A run keeps only a sample of them. So its models forecast again, from candles with the digest that they were
+made from, in the batches in which they were evaluated: to the same bits on the same machine. A back-test
+gives the test spans of all folds, which overlap; a run or a repository that of each model that serves.
+
+A row is one bar ahead. Its `issued_at` is the close of the newest candle that the forecast knows: it cannot
+be used before, and joining it to what comes from then on shows no future. Each column, such as `close`, is
+followed by its quantiles (`close_q5`); there are the actual value (`close_actual`) and the naive forecast
+(`close_naive`), too.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+from pyarrow import parquet
+
+from v8.base.errors import ArtifactError, DataError, listed
+from v8.base.net import with_progress
+from v8.base.own_files import FORECASTS_COLUMNS, FORECASTS_KEY, NAIVE_ENDING
+from v8.base.storage import write_with
+from v8.base.wording import frame_csv
+from v8.data.features.table import compute_table
+from v8.data.market.candles import Candles, pin_of
+from v8.data.market.companions import Companions
+from v8.data.market.series import series_advice
+from v8.data.market.sources.source import CachedCandles, CandleSource
+from v8.data.windows.dataset import split_rows, table_columns, window_anchors
+from v8.data.windows.span import Span
+from v8.forecaster.forecaster import Forecaster
+from v8.profile.tasks import TASKS
+from v8.publish.hub.opening import ModelPlace, open_place
+from v8.runs.nested_runs import PLAN_FILE, read_plan
+from v8.runs.run_folder import RUN_FILE, read_run
+
+SERIES = FORECASTS_COLUMNS[0]
+FOLD = FORECASTS_COLUMNS[1]
+NOT_FINISHED = "it is not trained, or is being trained again"
+"""Why a series of a run that has not failed has no finished model."""
+
+OpenSource = Callable[[str], CandleSource]  # opens a source of candles by its name
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written of the forecasts of a run, a back-test or a repository."""
+
+    num_rows: int
+    missing: Mapping[str, str]  # why nothing was written of some models, by series and fold
+    notes: Sequence[str]  # which windows of others were left out, a sentence a model
+
+
+@dataclass(frozen=True)
+class ListedModel:
+    """A finished model of a place."""
+
+    fold: int  # of a back-test, from 1; 0 for the model of any other place
+    place: ModelPlace  # what opens it
+    series: str  # which
+
+    @property
+    def name(self) -> str:
+        """Name it for people: its series, and its fold where it is of one."""
+        return _named(self.series, self.fold)
+
+    def open(self, open_source: OpenSource) -> tuple[Forecaster, Candles]:
+        """Open it with the candles that it was made from.
+
+        Raises:
+            ArtifactError: If it cannot be trusted.
+            DataError: If the source has other candles.
+        """
+        forecaster = self.place.open(self.series)
+        return forecaster, _candles_of(forecaster, open_source(forecaster.about.candles.source))
+
+
+@dataclass(frozen=True)
+class ModelList:
+    """The models of a place."""
+
+    finished: Sequence[ListedModel]
+    missing: Mapping[str, str] = field(default_factory=dict)
+    """Why there is no finished model of other series of the place, by series and fold."""
+
+
+def write_forecasts(
+    place: Path, file: Path, *, form: str, open_source: OpenSource, names: Sequence[str] = ()
+) -> Exported:
+    """Write every forecast of the test spans of a place into a file.
+
+    A series that is not finished, or whose model or candles cannot be used, is missing in it and is named in
+    what is returned. Windows across a leap of the candles are left out, and counted there.
+
+    Args:
+        place: A folder of a run, of a back-test, or of models that were pulled.
+        file: Where to; it is replaced.
+        form: `parquet` or `csv`.
+        open_source: Opens the source of candles that a model names.
+        names: Series that are meant; all of the place when there are none.
+
+    Raises:
+        ArtifactError: If the place has no finished model, or the first of them cannot be trusted and no other
+            can be written.
+        DataError: If the source has other candles than those that the first model was made from, and no
+            other can be written.
+    """
+    models = list_models(place, names)
+    forecasts = _ForecastTables(models, cache(open_source))
+    num_rows = 0
+
+    def write(file: Path) -> None:
+        nonlocal num_rows
+        with ExitStack() as resources:
+            writer: _CsvWriter | _ParquetWriter = _CsvWriter(file)
+            if form != "csv":
+                writer = resources.enter_context(_ParquetWriter(file))
+            for table in forecasts:
+                writer.write(table)
+                num_rows += len(table)
+        if not num_rows:
+            raise forecasts.refusals[0]
+
+    write_with(file, write)
+    missing = {**models.missing, **forecasts.missing}
+    return Exported(num_rows, missing, forecasts.notes)
+
+
+class _ForecastTables:
+    """The forecasts of models, a table each; models that cannot be used are left out and noted."""
+
+    def __init__(self, models: "ModelList", open_source: OpenSource) -> None:
+        self._models = models
+        self._open_source = open_source
+        self.missing: dict[str, str] = {}  # by name: why a model was left out
+        self.notes: list[str] = []  # which windows of others were left out
+        self.refusals: list[ArtifactError | DataError] = []
+
+    def __iter__(self) -> Iterator[pd.DataFrame]:
+        for model in _counted(self._models.finished):
+            try:
+                forecaster, candles = model.open(self._open_source)
+                table, note = forecast_test_span(forecaster, candles)
+            except (ArtifactError, DataError) as error:
+                self.missing[model.name] = str(error)
+                self.refusals.append(error)
+                continue
+            if note:
+                self.notes.append(note)
+            table.insert(0, SERIES, model.series)
+            table.insert(1, FOLD, model.fold)
+            yield table
+
+
+class _CsvWriter:
+    """Writes tables of the same columns into one CSV file."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._has_header = False
+
+    def write(self, table: pd.DataFrame) -> None:
+        """Append a table."""
+        with self._file.open("a", encoding="utf-8", newline="") as stream:
+            stream.write(frame_csv(table, has_header=not self._has_header))
+        self._has_header = self._has_header or len(table) > 0
+
+
+class _ParquetWriter:
+    """Writes tables of the same columns into one Parquet file, which is complete when the block ends."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._writer: Any = None
+
+    def __enter__(self) -> "_ParquetWriter":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def write(self, table: pd.DataFrame) -> None:
+        """Append a table."""
+        content = pa.Table.from_pandas(table, preserve_index=False)
+        content = content.replace_schema_metadata({**content.schema.metadata, FORECASTS_KEY: "1"})
+        if self._writer is None:
+            self._writer = parquet.ParquetWriter(self._file, content.schema)
+        self._writer.write_table(content)
+
+
+def opened_models(
+    place: Path, open_source: OpenSource, names: Sequence[str] = ()
+) -> Iterator[tuple[int, Forecaster, Candles]]:
+    """Open the finished models of a place, or of some series of it, with the candles they were made from.
+
+    The folds of a back-test count from 1, any other place is 0; `open_source` opens a source by its name.
+
+    Raises:
+        ArtifactError: If a model is not there or cannot be trusted.
+        DataError: If the source has other candles than those that a model was made from.
+    """
+    opened_source = cache(open_source)
+    for model in _counted(list_models(place, names).finished):
+        forecaster, candles = model.open(opened_source)
+        yield model.fold, forecaster, candles
+
+
+def _counted(models: Sequence[ListedModel]) -> Iterator[ListedModel]:
+    return with_progress(models, "Forecasting test spans")
+
+
+def list_models(place: Path, names: Sequence[str] = ()) -> ModelList:
+    """List the models of a place, or of some series of it: those that are finished, and those that are not.
+
+    Raises:
+        ArtifactError: If none of them is finished, the place does not know a series that is named, or the
+            record of a run is damaged.
+    """
+    finished: list[ListedModel] = []
+    missing: dict[tuple[int, str], str] = {}
+    for fold in _listed_folds(place):
+        models = _open_fold(fold)
+        series = models.series if models else ()
+        if models:
+            finished += [ListedModel(fold.number, models, name) for name in series]
+        for name, reason in _unfinished(fold, series).items():
+            missing[fold.number, name] = reason
+    all_names = {model.series for model in finished} | {name for _, name in missing}
+    unknown = set(names) - all_names
+    wanted = [model for model in finished if not names or model.series in names]
+    if unknown or not wanted:
+        rule = "must have a finished model of every series that is named"
+        got = f"none of {listed(sorted(unknown or names))}" if names else "none at all"
+        fix = "Train it first"
+        if finished and unknown:
+            others = sorted({model.series for model in finished})
+            fix = series_advice(min(unknown), others, f"Train it first, or choose among {listed(others)}")
+        raise ArtifactError(where=str(place), rule=rule, got=got, fix=fix)
+    reasons = {}
+    for (number, name), reason in missing.items():
+        if not names or name in names:
+            reasons[_named(name, number)] = reason
+    return ModelList(wanted, reasons)
+
+
+@dataclass(frozen=True)
+class _ListedFold:
+    """A folder of models: a fold of a back-test, or any other place."""
+
+    number: int  # from 1; 0 for a place that is no fold
+    folder: Path
+    planned: Sequence[str]  # series that the back-test planned for it
+
+
+def _listed_folds(place: Path) -> list[_ListedFold]:
+    if not (place / PLAN_FILE).exists():
+        return [_ListedFold(0, place, ())]
+    folds = read_plan(place).folds
+    return [_ListedFold(fold.number, place / fold.folder, tuple(fold.newest_s)) for fold in folds]
+
+
+def _open_fold(fold: _ListedFold) -> ModelPlace | None:
+    """Open the models of a folder; None where a fold has none, which any other place must have."""
+    try:
+        return open_place(fold.folder)
+    except ArtifactError:
+        if fold.planned:
+            return None
+        raise
+
+
+def _unfinished(fold: _ListedFold, finished: Sequence[str]) -> dict[str, str]:
+    """Return why series of a run, those of its record and those that a back-test planned, have no model."""
+    states = read_run(fold.folder).series if (fold.folder / RUN_FILE).exists() else {}
+    reasons: dict[str, str] = {}
+    for name in dict.fromkeys([*fold.planned, *states]):
+        if name in finished:
+            continue
+        state = states.get(name)
+        reason = state.reason if state and state.status == "failed" else None
+        reasons[name] = reason or NOT_FINISHED
+    return reasons
+
+
+def _named(series: str, fold: int) -> str:
+    return f"{series}, fold {fold}" if fold else series
+
+
+def _candles_of(forecaster: Forecaster, source: CandleSource) -> Candles:
+    """Return the candles that a model was made from, those on this machine first."""
+    pin = forecaster.about.candles
+    with suppress(DataError):
+        local_candles = _read_candles(forecaster, CachedCandles(source))
+        if local_candles.digest == pin.digest:
+            return local_candles
+    candles = _read_candles(forecaster, source)
+    if candles.digest != pin.digest:
+        raise DataError(
+            where=str(forecaster.series),
+            rule=f"its model was made from {pin}",
+            got=str(pin_of(candles)),
+            fix="Name where these are: param:source, param:data_dir, param:tables",
+        )
+    return candles
+
+
+def _read_candles(forecaster: Forecaster, source: CandleSource) -> Candles:
+    profile = forecaster.about.trained_profile
+    last_s = forecaster.about.candles.last_open_s
+    return Companions.of(profile).candles(source, forecaster.series, profile.newest_bars, last_s)
+
+
+def forecast_test_span(forecaster: Forecaster, candles: Candles) -> tuple[pd.DataFrame, str]:
+    """Return what a model forecasts of its test span, as the module says, without series and fold.
+
+    The second is a sentence about windows that were left out, empty without any.
+
+    Raises:
+        DataError: If no window is left.
+    """
+    profile = forecaster.about.trained_profile
+    table = compute_table(candles, table_columns(profile))
+    rows = split_rows(len(table), profile, location=str(forecaster.series))["test"]
+    anchors = window_anchors(table.segment, rows, profile.lookback_bars, profile.horizon_bars)
+    usable = forecaster.forecast_usable(table, anchors)
+    frame = usable.required(candles.source)
+    span = Span(table, profile, usable.anchors)
+    for ending, values in (("_actual", span.actual), (NAIVE_ENDING, span.naive)):
+        for task in profile.tasks:
+            for index, name in enumerate(TASKS[task].columns):
+                frame[f"{name}{ending}"] = values[task][..., index].ravel()
+    note = usable.sentence(table) if len(usable.left_out) else ""
+    return frame.reset_index(), note

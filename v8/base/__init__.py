@@ -1,0 +1,1 @@
+"""What all packages use: errors, words, files, records, registries, the network, the machine."""

@@ -1,0 +1,283 @@
+"""Records: JSON files of v8, read into types that pydantic checks.
+
+A record is a frozen dataclass or model whose annotations define the content of a file. `read_json_object`
+reads the file, `checked` makes the record, and every fault becomes one `V8Error` that names the key.
+
+A file may come from anybody. So it must be a regular file of bounded size, its JSON is not nested deeper than
+files of v8 are, its numbers fit in 64 bits, and its texts become one bounded line without control characters.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Annotated, Any, Final, Self, TypeVar
+
+import pydantic
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
+
+from v8.base.errors import ArtifactError, ProfileError, V8Error, shown
+from v8.base.safe_text import markup_in
+from v8.base.storage import parse_json, read_given
+
+AS_WRITTEN: Final = "must be as v8 wrote it"  # the rule of files that users do not edit
+MISSING: Final = "no such key"
+Count = Annotated[int, Field(strict=True, ge=0)]  # an integer, 0 or above; true and 7.0 are refused
+MAX_SIZE: Final = 1e100  # above every price, time or count; sums and squares of smaller numbers are finite
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=-MAX_SIZE, le=MAX_SIZE)]
+"""A finite number; texts and true are refused."""
+
+Seconds = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0, le=1e12)]
+"""A duration of up to 30,000 years, in seconds; texts and true are refused."""
+
+OpenTime = Annotated[int, Field(strict=True, ge=0, lt=253_402_300_800)]  # epoch s, before the year 10000
+Text = Annotated[str, Field(strict=True, min_length=1)]  # a text that is not empty
+
+
+def refusing(fault_of: Callable[[Any], str | None]) -> AfterValidator:
+    """Return a pydantic validator from a function that describes the fault of a value, or returns None."""
+
+    def validate(value: Any) -> Any:
+        fault = fault_of(value)
+        if fault:
+            raise ValueError(fault)
+        return value
+
+    return AfterValidator(validate)
+
+
+def _fault_of_moment(text: str) -> str | None:
+    return None if datetime.fromisoformat(text).tzinfo else "names its time zone"
+
+
+Plain = Annotated[str, Field(strict=True, min_length=1, max_length=300), refusing(markup_in)]
+"""A text that means the same in Markdown: without markup and links. (Bars are escaped by tables.)"""
+
+Word = Annotated[str, Field(strict=True, pattern="^[A-Za-z][A-Za-z0-9_-]{0,63}$")]
+"""A name of letters, digits, dashes and underscores; a spreadsheet does not take it for a formula."""
+
+ColumnName = Annotated[
+    str, Field(strict=True, pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,63}(\([a-z0-9_=., -]{0,120}\))?$")
+]
+"""The name of a feature: a word, perhaps of a package, and with parameters: `ta.stoch(window=10)`."""
+
+Positive = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]  # an integer from 1 to a million
+Moment = Annotated[str, Field(strict=True, max_length=40), refusing(_fault_of_moment)]  # ISO 8601 with a zone
+Sha256 = Annotated[str, Field(strict=True, pattern="^[0-9a-f]{64}$")]  # 64 hex digits
+MAX_FILE_BYTES: Final = 16 << 20  # metadata of 1,000 steps have this size, other files a hundredth of it
+_MAX_DEPTH: Final = 40  # levels of nesting; files of v8 have at most 9
+_MAX_LINE: Final = 10_000  # characters of a text; the longest text in files of v8 is a command line
+_MAX_VALUE_LENGTH = 120  # characters of a value that an error quotes
+_UNKNOWN_KEY_TYPES: Final = ("extra_forbidden", "unexpected_keyword_argument")  # of pydantic's errors
+
+Record = TypeVar("Record")
+
+
+class Settings(pydantic.BaseModel):
+    """A section of a file that users write: strict, frozen, and without unknown keys."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        rule = "is never changed itself, because digests are of what it was"
+        got = f"{name} = {shown(value)}"
+        fix = f"Take another one: v8.Profile.of(NAME).but({name}=...)"
+        raise ProfileError(where=f"v8, {type(self).__name__}", rule=rule, got=got, fix=fix)
+
+    def faults(self) -> Iterable[str]:
+        """Describe contradictions between keys; the first one becomes the error."""
+        return ()
+
+    @pydantic.model_validator(mode="after")
+    def _check_keys_together(self) -> Self:
+        for fault in self.faults():
+            raise ValueError(fault)
+        return self
+
+
+def read_json_object(file: Path, *, fix: str) -> dict[str, Any]:
+    """Read a JSON object that v8 wrote; `fix` says what the user can do if it is damaged."""
+    location = str(file)
+    text = read_plain(file, fix=fix)
+    try:
+        content = _sanitized(parse_json(text))
+    except ValueError as error:
+        got = f"damage ({error})"
+        raise ArtifactError(where=location, rule="must be valid JSON", got=got, fix=fix) from error
+    if not isinstance(content, dict):
+        got = type(content).__name__
+        raise ArtifactError(where=location, rule="must hold a JSON object", got=got, fix=fix)
+    return content
+
+
+def read_plain(
+    file: Path, *, fix: str, most_bytes: int = MAX_FILE_BYTES, kind: type[V8Error] = ArtifactError
+) -> bytes:
+    """Read a regular file of bounded size; a pipe or a device is refused.
+
+    Args:
+        file: The file.
+        fix: What the user can do if it cannot be read.
+        most_bytes: Most bytes that are read; a longer file is refused.
+        kind: The class of the error.
+    """
+    try:
+        return read_given(file, most_bytes)
+    except OSError as error:
+        rule = f"must be a file that can be read, of at most {most_bytes:,} bytes"
+        raise kind(where=str(file), rule=rule, got=error.strerror or "an error", fix=fix) from error
+
+
+def _sanitized(node: Any, depth: int = 0) -> Any:
+    r"""Copy JSON values; depth and numbers must be bounded, and every text becomes one printable line.
+
+    >>> _sanitized({"reason": "\x1b[31mtwo\nlines"})
+    {'reason': '\\x1b[31mtwo lines'}
+    """
+    if depth > _MAX_DEPTH:
+        raise ValueError(f"more than {_MAX_DEPTH} values inside each other")
+    if isinstance(node, float) and math.isfinite(node):  # most of a file are numbers
+        return node
+    if isinstance(node, dict):
+        for key in node:
+            if not _is_printable(key):
+                raise ValueError(f"the key {shown(repr(key))}")
+        return {key: _sanitized(value, depth + 1) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_sanitized(value, depth + 1) for value in node]
+    if isinstance(node, str):
+        return shown(node, _MAX_LINE)
+    if not _is_bounded(node):
+        raise ValueError("a number that is infinite, none, or beyond 64 bits")
+    return node
+
+
+@lru_cache(maxsize=4_096)
+def _is_printable(key: str) -> bool:
+    """Return whether a key is one printable line; the same keys come again and again."""
+    return shown(key) == key
+
+
+def _is_bounded(number: float | None) -> bool:
+    """Return whether a number is finite and fits in 64 bits; true and null count as bounded."""
+    if isinstance(number, float):
+        return math.isfinite(number)
+    return number is None or -(2**63) < number < 2**63
+
+
+def check_format(
+    content: Any, formats: tuple[int, ...], *, kind: str, where: str, fix: str = "Use the v8 that wrote it"
+) -> None:
+    """Check the key `format` of a file.
+
+    Args:
+        content: The content of the file.
+        formats: The formats that can be read; the last one is the newest.
+        kind: The kind of file for the message, such as "run".
+        where: The beginning of the message.
+        fix: What the user can do.
+
+    Raises:
+        ArtifactError: If the format is another one.
+    """
+    version = content.get("format") if isinstance(content, dict) else None
+    if version not in formats or isinstance(version, bool):
+        rule = f"this v8 reads {kind} format {formats[-1]}"
+        raise ArtifactError(where=where, rule=rule, got=f"format {version!r}", fix=fix)
+
+
+def at_keys(*path: str) -> Any:
+    """Return a field that is read from nested keys: `at_keys("a", "b")` reads `content["a"]["b"]`."""
+    return Field(validation_alias=pydantic.AliasPath(*path))
+
+
+adapter: Final[Callable[[Any], TypeAdapter[Any]]] = cache(TypeAdapter)
+"""Returns pydantic's adapter of a type, which checks and writes its values; each is made once."""
+
+
+def checked(
+    kind: type[Record],
+    content: Any,
+    *,
+    where: str,
+    fix: str | Callable[[ValidationError], str],
+    rule: str | None = None,
+    refusal: type[V8Error] = ArtifactError,
+    context: Any = None,
+) -> Record:
+    """Make a record from JSON values.
+
+    Args:
+        kind: The type of the record.
+        content: The JSON values.
+        where: The beginning of the error: a file, or a file and a key of it.
+        fix: What the user can do; may be made from pydantic's error.
+        rule: What the complete content must be; if None, the error names the rule of the wrong key instead.
+        refusal: The class of the error.
+        context: Passed on to the validators.
+
+    Raises:
+        V8Error: If the content breaks a rule; an error of the class `refusal`.
+    """
+    try:
+        record: Record = adapter(kind).validate_python(content, context=context)
+        return record
+    except ValidationError as error:
+        key, key_rule, got = first_fault(error)
+        raise refusal(
+            where=under_key(where, key),
+            rule=rule or key_rule,
+            got=f"{got} ({key_rule})" if rule and got != MISSING else got,
+            fix=fix if isinstance(fix, str) else fix(error),
+        ) from error
+
+
+def under_key(location: str, key: str) -> str:
+    """Return the location of a key of a file, or of a key below a key.
+
+    >>> under_key("run.json", "series"), under_key("run.json, key series", "status")
+    ('run.json, key series', 'run.json, key series.status')
+    """
+    if not key:
+        return location
+    return f"{location}.{key}" if ", key " in location else f"{location}, key {key}"
+
+
+def first_fault(error: ValidationError) -> tuple[str, str, str]:
+    """Return the key of the first fault that pydantic found, the rule that it broke, and the value."""
+    first = first_error(error)
+    key = ".".join(str(part) for part in first["loc"])
+    rule = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "missing":
+        got = MISSING
+    elif first["type"] in _UNKNOWN_KEY_TYPES:
+        got = f"the unknown key {first['loc'][-1]!r}"
+    else:
+        got = repr(_value_at_fault(first["input"], rule))
+        if len(got) > _MAX_VALUE_LENGTH:
+            got = f"{got[: _MAX_VALUE_LENGTH - 3]}..."
+    return key, f"{rule[:1].lower()}{rule[1:]}", got
+
+
+def first_error(error: ValidationError) -> Any:
+    """Return the first fault, but an unknown key before a missing one: it may be the same key, misspelt."""
+    faults = error.errors()
+    for fault in faults:
+        if fault["type"] in _UNKNOWN_KEY_TYPES:
+            return fault
+    return faults[0]
+
+
+def _value_at_fault(content: Any, rule: str) -> Any:
+    """Return the value of the key that a rule begins with, or the complete content if there is no such key.
+
+    >>> content = {"quantiles": (0.5,), "training": {"epochs": 0}}
+    >>> _value_at_fault(content, "training.epochs must be at least 1")
+    0
+    """
+    for key in rule.partition(" ")[0].split("."):
+        if not isinstance(content, dict) or key not in content:
+            return content
+        content = content[key]
+    return content

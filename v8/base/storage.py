@@ -1,0 +1,411 @@
+"""Atomic files (written to a temporary name, then renamed), digests, locks, and safe reading of files.
+
+The operating system releases a lock when its process ends, however it ends.
+
+Files that a user names, or that another program may have replaced, must be regular files. A path may lead to
+a pipe on which no process writes, to an endless device, or to a file of a hundred gigabytes. `read_given` and
+`open_given` never wait for a writer, and `read_given` never reads more than a limit.
+"""
+
+import errno
+import hashlib
+import json
+import logging
+import os
+import platform
+import re
+import secrets
+import shutil
+import stat
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from importlib.resources import files
+from io import BufferedReader
+from pathlib import Path
+from typing import Any, Final, Self
+
+import psutil
+from filelock import FileLock, Timeout
+
+from v8.base.errors import ArtifactError, StorageError, shown
+
+_MAKER: Final = r"(?P<pid>[1-9][0-9]{0,9})(-(?P<machine>[0-9a-f]{6}))?"
+"""Part of a file name: the process that writes the file and its machine, since machines may share folders."""
+
+_TEMPORARY_NAME: Final = re.compile(rf"\..+\.{_MAKER}\.[0-9a-f]{{8}}(\.[^.]+)?")  # as `aside_of` makes them
+ABANDONED_S: Final = 86_400
+"""After a day a temporary file counts as abandoned, even if a process has the number of its writer."""
+FEW_SERIES: Final = 40
+"""Up to this number of series, that of the default universe, every change is written immediately."""
+LARGEST_SHARE: Final = 1 / 20
+"""With more series: largest share of the run time that writing one file may take."""
+LOCK_NAME: Final = ".lock"
+HOLDER_NAME: Final = ".lock-holder"  # holds the process id: on Windows the locked file itself cannot be read
+_MAX_HOLDER_BYTES: Final = 20
+_log = logging.getLogger(__name__)
+_warn_once = cache(_log.warning)
+_warning_lock = threading.Lock()
+
+
+def home() -> Path:
+    """Return the folder of v8's caches: `V8_HOME`, or `v8` in the user's cache folder.
+
+    Raises `StorageError` where `V8_HOME` is not set and the user has no home folder.
+    """
+    return expanded(os.environ.get("V8_HOME") or "~/.cache/v8", variable="V8_HOME")
+
+
+def expanded(path: str | Path, *, variable: str) -> Path:
+    """Replace a `~` at the start of a path by the home folder that it stands for.
+
+    Args:
+        path: As a user wrote it.
+        variable: Environment variable or parameter that names the path, for the message.
+
+    Raises:
+        StorageError: If this machine knows no such user, or this user has no home folder, as in some
+            containers.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        rule = "must be below a home folder that this machine knows"
+        got = f"{shown(path)} and no home folder for it"
+        fix = f"Set {variable} to a folder that you may write"
+        raise StorageError(where=variable, rule=rule, got=got, fix=fix) from error
+
+
+def write_with(path: Path, write: Callable[[Path], object]) -> None:
+    """Let `write` fill a temporary file next to `path`, then rename it to `path`; safe from a power cut.
+
+    The temporary name keeps the suffix of `path`, because writers such as Keras choose the format by it. On
+    any error the temporary file is removed and `path` stays as it was.
+
+    Raises:
+        StorageError: If the file cannot be written.
+    """
+    aside = aside_of(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        require_replaceable(path)
+        try:
+            write(aside)
+            _sync(aside)
+            os.replace(aside, path)
+        finally:
+            aside.unlink(missing_ok=True)
+        if os.name == "posix":
+            _sync(path.parent)
+    except Exception as error:
+        cause: BaseException | None = error
+        # Keras and zipfile wrap the error of the operating system, such as a full disk, in others.
+        while cause and not isinstance(cause, OSError):
+            cause = cause.__cause__ or cause.__context__
+        if isinstance(cause, OSError):
+            raise StorageError.of(path, cause) from error
+        raise
+
+
+def aside_of(path: Path) -> Path:
+    """Return a temporary name next to `path`; `sweep` removes such files of processes that were killed."""
+    return path.with_name(f".{path.stem}.{os.getpid()}-{_machine()}.{secrets.token_hex(4)}{path.suffix}")
+
+
+@cache
+def _machine() -> str:
+    """Return six hex digits for the machine since its boot, or the container, that numbers the processes."""
+    identifiers = [platform.node()]
+    with suppress(OSError):  # these files exist on Linux only
+        identifiers.append(Path("/proc/sys/kernel/random/boot_id").read_text("ascii"))
+        identifiers.append(str(Path("/proc/self/ns/pid").readlink()))
+    return digest_bytes("\n".join(identifiers).encode())[:6]
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    number = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write `content` to `path` atomically, unless the file already has it: then it may be read-only."""
+    with suppress(OSError):  # a file that cannot be read is written again
+        if read_given(path, len(content)) == content:
+            return
+    write_with(path, lambda aside: aside.write_bytes(content))
+
+
+def write_cache(path: Path, content: bytes) -> None:
+    """Write a file of a cache; if that is not possible, log one warning per process and go on."""
+    try:
+        sweep(path.parent)
+        write_bytes(path, content)
+    except StorageError as error:
+        folder = home() if path.is_relative_to(home()) else path.parent
+        message = f"Nothing is kept in the cache {folder}: {error.got}. All goes on without it, only slower."
+        with _warning_lock:  # several threads write into a cache
+            _warn_once("%s", shown(message, 300))
+
+
+def sweep(folder: Path) -> None:
+    """Remove the temporary files in a folder whose processes were killed, and no other files."""
+    for path in _abandoned(folder, _TEMPORARY_NAME):
+        if path.is_file():
+            with suppress(OSError):  # the file does no harm if it stays
+                path.unlink()
+
+
+@contextmanager
+def passing_folder(purpose: str, within: Path | None = None) -> Iterator[Path]:
+    """Make an empty temporary folder that is removed when the block ends.
+
+    Folders of the same purpose whose processes were killed are removed before.
+
+    Args:
+        purpose: Beginning of the name of the folder.
+        within: Folder in which it is made; None for the system's folder for temporary files.
+
+    Raises:
+        OSError: If it cannot be made.
+    """
+    within = within or Path(tempfile.gettempdir())
+    pattern = re.compile(rf"{re.escape(purpose)}-{_MAKER}-[a-z0-9_]{{8}}")
+    for path in _abandoned(within, pattern):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)  # a folder of another user cannot be removed
+    with tempfile.TemporaryDirectory(prefix=f"{purpose}-{os.getpid()}-{_machine()}-", dir=within) as folder:
+        yield Path(folder)
+
+
+def _abandoned(folder: Path, pattern: re.Pattern[str]) -> Iterator[Path]:
+    """List files and folders whose name matches a pattern and whose process has ended, or that are a day old.
+
+    Whether a process of another machine has ended is not known, so its files must be a day old.
+    """
+    with suppress(OSError):  # the folder does not exist, or was removed meanwhile
+        for entry in list(os.scandir(folder)):
+            match = pattern.fullmatch(entry.name)
+            if not match or entry.is_symlink():
+                continue
+            is_old = time.time() - entry.stat().st_mtime > ABANDONED_S
+            is_of_this_machine = match["machine"] in (None, _machine())
+            if is_old or (is_of_this_machine and not psutil.pid_exists(int(match["pid"]))):
+                yield Path(entry.path)
+
+
+def packaged(package: str, name: str) -> str:
+    """Return the text of a data file of a package."""
+    return (files(package) / name).read_text("utf-8")
+
+
+def write_text(path: Path, content: str) -> None:
+    """Write UTF-8 `content` to `path` atomically."""
+    write_bytes(path, content.encode("utf-8"))
+
+
+def write_json(path: Path, content: Any, *, is_compact: bool = False) -> None:
+    """Write `content` as JSON to `path` atomically, without indentation if compact; NaN is refused."""
+    write_text(path, json.dumps(content, indent=None if is_compact else 2, allow_nan=False) + "\n")
+
+
+def parse_json(content: bytes | str) -> Any:
+    """Parse JSON of a file.
+
+    Raises:
+        ValueError: If it is none, is no UTF-8, or is nested deeper than Python can parse.
+    """
+    try:
+        return json.loads(content)
+    except RecursionError as error:
+        raise ValueError("more values inside each other than can be read") from error
+
+
+def digest_bytes(*parts: bytes) -> str:
+    """Return the sha256 of the concatenated parts as 64 hex digits."""
+    return hashlib.sha256(b"".join(parts)).hexdigest()
+
+
+def digest_git_blob(content: bytes) -> str:
+    """Return the id of a content in git, 40 hex digits; it identifies the content, but is no protection.
+
+    >>> digest_git_blob(b"")  # git hash-object /dev/null
+    'e69de29bb2d1d6434b8b29ae775ad8c2e48c5391'
+    """
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+
+
+def digest_file(path: Path) -> str:
+    """Return the sha256 of a file as 64 hex digits; the file is read in pieces."""
+    with open_given(path) as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def digest_json(content: Any) -> str:
+    """Return the sha256 of `content` in canonical JSON (sorted keys, no spaces)."""
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return digest_bytes(canonical.encode("utf-8"))
+
+
+class Pace:
+    """Decides when to write a file again whose size grows with the number of series.
+
+    A file of 40 series is written in a hundredth of a second, after every event. A file of 4,000 takes a
+    hundred times as long, and there are a hundred times as many events. Where the file must be up to date, it
+    is written without asking.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._next_s = -1.0
+
+    def is_due(self, num_series: int) -> bool:
+        """Return whether writing a file of this many series now keeps to its share of the time."""
+        return num_series <= FEW_SERIES or self._clock() >= self._next_s
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Measure the time of the block that writes the file; it decides when the next writing is due."""
+        started_s = self._clock()
+        try:
+            yield
+        finally:
+            ended_s = self._clock()
+            self._next_s = ended_s + (ended_s - started_s) / LARGEST_SHARE
+
+
+class WriterLock:
+    """A lock on a file or folder that only this process may write; the lock is a hidden file next to it.
+
+    Args:
+        place: The file or folder, which need not exist yet.
+        rule: Who may hold the lock, as a clause for the error.
+        fix: What a second process can do.
+        prefix: Beginning of the paths of the lock's files; None for `place` with a dot before its name.
+
+    Raises:
+        ArtifactError: If another process holds the lock.
+        StorageError: If the lock cannot be written.
+    """
+
+    def __init__(self, place: Path, *, rule: str, fix: str, prefix: str | None = None) -> None:
+        if prefix is None:
+            prefix = str(place.with_name(f".{place.name}"))
+        lock = Path(prefix + LOCK_NAME)
+        holder = Path(prefix + HOLDER_NAME)
+        self._lock = FileLock(lock, timeout=0, thread_local=False)
+        try:
+            lock.parent.mkdir(parents=True, exist_ok=True)
+            require_replaceable(lock)
+            self._lock.acquire()
+            require_replaceable(holder)
+            holder.write_text(f"{os.getpid()}\n", "ascii")
+        except Timeout as error:
+            got = f"{_holder_name(holder)} at work in it"
+            raise ArtifactError(where=str(place), rule=rule, got=got, fix=fix) from error
+        except OSError as error:
+            self.release()
+            raise StorageError.of(error.filename or place, error) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Release the lock. On Unix its file stays: another process may be waiting for it."""
+        self._lock.release()
+
+
+def _holder_name(holder: Path) -> str:
+    """Return the name of the process that holds a lock, if the file that names it can be read."""
+    with suppress(OSError, UnicodeDecodeError):
+        pid = read_given(holder, _MAX_HOLDER_BYTES).decode("ascii").strip()
+        if pid.isdecimal():
+            return f"process {pid}"
+    return "another process"
+
+
+class FolderLock(WriterLock):
+    """A lock on a run folder."""
+
+    def __init__(self, folder: Path) -> None:
+        rule = "one run at a time writes a run folder"
+        fix = "Wait until it ends, or start another run with param:fresh"
+        super().__init__(folder, rule=rule, fix=fix, prefix=f"{folder}{os.sep}")
+
+
+@contextmanager
+def waited_lock(path: Path, most_s: float) -> Iterator[bool]:
+    """Hold a lock while the block runs, after waiting for it for at most `most_s` seconds.
+
+    It yields False if another process held the lock all the time. It also yields True where the lock cannot
+    be written, or the file system has no locks: writing will then raise its own error, and files that are
+    renamed into place are complete in any case.
+    """
+    lock = FileLock(path, timeout=most_s, thread_local=False)
+    is_free = True
+    with suppress(OSError, NotImplementedError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        require_replaceable(path)
+        try:
+            lock.acquire()
+        except Timeout:
+            is_free = False
+    try:
+        yield is_free
+    finally:
+        lock.release()
+
+
+def read_given(path: Path, most_bytes: int) -> bytes:
+    """Read a regular file of at most `most_bytes` without waiting for a writer.
+
+    Raises:
+        OSError: If it cannot be read, is not a regular file, or is longer; `strerror` says which.
+    """
+    with open_given(path) as stream:
+        size_bytes = os.fstat(stream.fileno()).st_size
+        if size_bytes > most_bytes:
+            message = f"{size_bytes:,} bytes, where at most {most_bytes:,} are read"
+            raise OSError(errno.EFBIG, message, str(path))
+        content = stream.read(size_bytes + 1)
+    if len(content) != size_bytes:
+        raise OSError(errno.EBUSY, "a file whose length changes while it is read")
+    return content
+
+
+@contextmanager
+def open_given(path: Path) -> Iterator[BufferedReader]:
+    """Open a regular file for reading, without waiting for a writer.
+
+    Raises:
+        OSError: If it cannot be opened, or is not a regular file.
+    """
+    try:
+        _require_regular(path.stat(), path)  # before opening: that alone may have an effect on a device
+        number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except ValueError as error:  # a NUL, or a character that the file system does not allow
+        raise OSError(errno.EINVAL, "a name that no file can have") from error
+    with os.fdopen(number, "rb") as stream:
+        _require_regular(os.fstat(number), path)
+        yield stream
+
+
+def require_replaceable(path: Path) -> None:
+    """Raise an `OSError` if a path is a pipe, a socket, a device or a folder, which must not be replaced."""
+    with suppress(FileNotFoundError):
+        _require_regular(path.stat(), path)
+
+
+def _require_regular(status: os.stat_result, path: Path) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        kind = "a folder" if stat.S_ISDIR(status.st_mode) else "a pipe, a socket or a device"
+        raise OSError(errno.EINVAL, f"{kind} in the place of a file", str(path))

@@ -1,0 +1,256 @@
+"""Formatting of numbers, durations and tables for people; a missing number is written as a dash.
+
+Every table is a `Table`. Markdown and CSV are written here, HTML in `v8.publish.report.markup`, which
+escapes all cells that are not markup, and lines of a terminal in `v8.cli.printing`.
+"""
+
+import csv
+import io
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from v8.base.language import ENGLISH, chosen, say, term
+from v8.base.safe_text import for_spreadsheet, for_terminal
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ABSENT: Final = "–"
+
+
+def number(value: float | None) -> str:
+    """Write a unitless number with three decimals.
+
+    >>> number(0.97049), number(-0.0001), number(None)
+    ('0.970', '0.000', '–')
+    """
+    return ABSENT if value is None else f"{round(value, 3) + 0.0:,.3f}"
+
+
+def column(values: Iterable[float | None]) -> list[str]:
+    """Write the numbers of one column with equal decimals: three digits of the largest, at most 3 decimals.
+
+    >>> column([-1192.7241, 35.2, None]), column([12.34, 0.5]), column([0.0421, -0.1])
+    (['-1,193', '35', '–'], ['12.3', '0.5'], ['0.042', '-0.100'])
+    """
+    numbers = list(values)
+    largest = max((abs(value) for value in numbers if value is not None), default=0.0)
+    decimals = 0 if largest >= 100 else 1 if largest >= 10 else 2 if largest >= 1 else 3
+    return [ABSENT if value is None else f"{round(value, decimals) + 0.0:,.{decimals}f}" for value in numbers]
+
+
+def digits(value: float) -> str:
+    """Write a positive number with at least two significant digits.
+
+    >>> digits(0.0042), digits(0.15), digits(1.0), digits(12.345), digits(62675.4)
+    ('0.0042', '0.15', '1.00', '12.3', '62,675')
+    """
+    if value >= 10:
+        return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
+    return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
+
+
+def epochs(best: float, run: float) -> str:
+    """Write the number of the best epoch and the number of all epochs.
+
+    >>> epochs(12, 30), epochs(0, 0)
+    ('12 of 30', 'fitted')
+    """
+    # Translators: so many of all: the epoch that was kept, of all epochs; series of a back-test.
+    return say("{best} of {run}", best=f"{best:g}", run=f"{run:g}") if run else say("fitted")
+
+
+def p_value(value: float | None) -> str:
+    """Write a p-value with two significant digits, or that it is below 0.001.
+
+    >>> p_value(0.032), p_value(0.5), p_value(0.0004), p_value(0.996), p_value(None)
+    ('0.032', '0.50', '< 0.001', '1.00', '–')
+    """
+    if value is None:
+        return ABSENT
+    if value < 0.001:
+        return "< 0.001"
+    return f"{value:.3f}" if value < 0.1 else f"{value:.2f}"
+
+
+def chance(value: float | None) -> str:
+    """Write a p-value within a sentence, without the sign "<", which is markup in HTML.
+
+    >>> chance(0.032), chance(0.0004)
+    ('p 0.032', 'p below 0.001')
+    """
+    return f"p {p_value(value).replace('< ', 'below ')}"
+
+
+def count(value: float | None) -> str:
+    """Write a count, or a median of counts.
+
+    >>> count(12.0), count(7.5), count(None)
+    ('12', '7.5', '–')
+    """
+    return ABSENT if value is None else f"{value:,.10g}"
+
+
+def percent(share: float | None, decimals: int = 1) -> str:
+    """Write a share of 1 in percent.
+
+    >>> percent(0.5123), percent(None)
+    ('51.2 %', '–')
+    """
+    return ABSENT if share is None else f"{share * 100:.{decimals}f} %"
+
+
+def price(value: float) -> str:
+    """Write a price or an error in price units with five significant digits.
+
+    >>> price(61234.567), price(0.0000123456)
+    ('61235', '1.2346e-05')
+    """
+    return f"{value:.5g}"
+
+
+def duration(seconds: float | None, *, is_estimate: bool = False, omits_zero: bool = False) -> str:
+    """Write seconds in a suitable unit.
+
+    Args:
+        seconds: The duration; None is written as a dash.
+        is_estimate: Whether it is rounded to what is known.
+        omits_zero: Whether a smaller unit that is zero is left out.
+
+    >>> duration(0.25), duration(61.2), duration(3 * 3600 + 60), duration(None)
+    ('0.25 s', '1 min 1 s', '3 h 1 min', '–')
+    >>> duration(4.2, is_estimate=True), duration(95, is_estimate=True), duration(7384, is_estimate=True)
+    ('4 s', '2 min', '2 h 3 min')
+    >>> duration(36_000, omits_zero=True), duration(9_000, omits_zero=True), duration(900, omits_zero=True)
+    ('10 h', '2 h 30 min', '15 min')
+    """
+    if seconds is None:
+        return ABSENT
+    if seconds < (90 if is_estimate else 60):
+        decimals = 2 if seconds < 10 and not is_estimate else 0
+        return say("{n} s", n=f"{seconds:.{decimals}f}")
+    if is_estimate and seconds < 3600:
+        return say("{n} min", n=round(seconds / 60))
+    minutes, rest_s = divmod(round(seconds), 60)
+    hours, rest_min = divmod(minutes, 60)
+    if hours:
+        parts = [say("{n} h", n=hours), say("{n} min", n=rest_min)]
+        is_round = rest_min == 0
+    else:
+        parts = [say("{n} min", n=minutes), say("{n} s", n=rest_s)]
+        is_round = rest_s == 0
+    return parts[0] if omits_zero and is_round else " ".join(parts)
+
+
+def moment(text: str | None) -> str:
+    """Write an ISO 8601 time without seconds and zone.
+
+    >>> moment("2026-08-01T00:15:00+00:00"), moment("2026-08-01T00:15:00Z"), moment(None)
+    ('2026-08-01 00:15', '2026-08-01 00:15', '–')
+    """
+    return ABSENT if text is None else text[:16].replace("T", " ")
+
+
+def between(ends: Iterable[str]) -> str:
+    """Write a range by its smallest and its largest value, which are already texts.
+
+    >>> between(["20 min", "30 min"])
+    '20 min to 30 min'
+    """
+    low, high = ends
+    # Translators: a range, from its smallest to its largest value.
+    return say("{low} to {high}", low=low, high=high)
+
+
+def plural(number: int, noun: str) -> str:
+    """Write a count with its noun.
+
+    >>> plural(1, "candle"), plural(3, "candle")
+    ('1 candle', '3 candles')
+    """
+    return f"{number} {term(noun)}" if number == 1 or chosen() != ENGLISH else f"{number} {noun}s"
+
+
+def spaced(name: str) -> str:
+    """Write a key of a file as words.
+
+    >>> spaced("num_windows"), spaced("range_paths")
+    ('windows', 'range paths')
+    """
+    return name.removeprefix("num_").replace("_", " ")
+
+
+Cells = Iterable[object]
+
+
+class Table:
+    """A table: rows of cells, and names of columns with their units. The first column names the rows.
+
+    Cells are formatted texts, or numbers for a CSV file, in which None is an empty cell. In a table of prose
+    (`is_prose`) all cells are aligned left; otherwise all columns except the first are aligned right.
+
+    >>> table = Table(("a", "b"), [("1", "x|y"), ("2", None)], "How it went")
+    >>> print(table.csv(), end="")
+    a,b
+    1,x|y
+    2,
+    """
+
+    def __init__(
+        self, columns: Iterable[str], rows: Iterable[Cells], title: str = "", *, is_prose: bool = False
+    ) -> None:
+        self.columns = list(columns)
+        self.rows = [list(row) for row in rows]
+        self.title = title
+        self.is_prose = is_prose
+
+    def markdown(self) -> str:
+        r"""Return the table in Markdown, without its title; vertical bars in cells are escaped.
+
+        >>> print(Table(("a", "b"), [("1", "x|y")]).markdown())
+        | a | b |
+        | --- | --- |
+        | 1 | x\|y |
+        """
+        lines: list[list[object]] = [[*self.columns], ["---"] * len(self.columns), *self.rows]
+        written = ([for_terminal(str(cell)).replace("|", "\\|") for cell in line] for line in lines)
+        return "\n".join(f"| {' | '.join(line)} |" for line in written)
+
+    def csv(self) -> str:
+        """Return the table as CSV: numbers with all their digits, texts as `for_spreadsheet` writes them."""
+        stream = io.StringIO()
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow([for_spreadsheet(name) for name in self.columns])
+        for cells in self.rows:
+            writer.writerow([_csv_cell(cell) for cell in cells])
+        return stream.getvalue()
+
+
+def frame_csv(frame: "pd.DataFrame", *, index_label: str | None = None, has_header: bool = True) -> str:
+    """Write a frame as CSV, numbers with all their digits, texts as `for_spreadsheet` writes them.
+
+    Args:
+        frame: Columns of numbers, times or texts, whose names are texts.
+        index_label: Name of the first column, which holds the index; None leaves the index out.
+        has_header: Whether the first line names the columns.
+
+    >>> import pandas
+    >>> print(frame_csv(pandas.DataFrame({"name": ["=1+1", None], "value": [-0.5, 2.0]})), end="")
+    name,value
+    '=1+1,-0.5
+    ,2.0
+    """
+    safe = frame.rename(columns=_csv_cell)
+    if index_label is not None:
+        safe = safe.rename(index=_csv_cell)
+    for place, kind in enumerate(frame.dtypes):
+        if kind.kind == "O":  # texts, or a mixture of texts and numbers
+            safe.isetitem(place, frame.iloc[:, place].map(_csv_cell).to_numpy())
+    text = safe.to_csv(
+        index=index_label is not None, index_label=index_label, header=has_header, lineterminator="\n"
+    )
+    return str(text)
+
+
+def _csv_cell(cell: object) -> object:
+    return for_spreadsheet(cell) if isinstance(cell, str) else cell

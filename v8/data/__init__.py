@@ -1,0 +1,1 @@
+"""From candles to windows: market, features, windows."""

@@ -1,0 +1,1 @@
+"""The table of feature columns, and the store that keeps them."""

@@ -1,0 +1,349 @@
+"""Downloads through one bounded pool of threads, with retries and time limits; and addresses of servers.
+
+How a response is interpreted is the `ServerPolicy` of the server. For a folder of files: status 404 means
+that the file is absent. Status 429, any 5xx, and every broken response (a closed connection, silence, single
+bytes at long intervals, a short body, contradictory headers) are retried as `v8.base.net` describes.
+Anything else is an error immediately. A long wait is reported to the user.
+"""
+
+import os
+import re
+import time
+import weakref
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol, TypeVar
+from urllib.parse import urlsplit, urlunsplit
+
+import requests
+from requests.exceptions import InvalidSchema, InvalidURL, MissingSchema, TooManyRedirects
+from requests.utils import get_auth_from_url
+
+from v8.base.errors import DataError, ProfileError
+from v8.base.http_client import BROKEN, Auth, HttpClient, RequestHandle, RequestTimes
+from v8.base.net import RetryFailure, RetryPolicy, TransientError, asked_wait_s, report_waiting
+from v8.base.version import VERSION
+
+NUM_WORKERS = 5  # enough to hide latency, and no more than the queue of `python -m http.server` holds
+MOST_REDIRECTS = 3
+LONGEST_RETRY_AFTER_S = 120.0  # upper limit of the pause that a server can ask for
+PATIENCE: Final = RetryPolicy(most_asked_s=LONGEST_RETRY_AFTER_S)
+
+_CHUNK_BYTES = 1 << 16
+_PASSING = frozenset({429, *range(500, 600)})  # status codes of temporary failures
+_NO_ADDRESS = (InvalidSchema, InvalidURL, MissingSchema, TooManyRedirects)
+
+_BATCH: Final[ContextVar[object]] = ContextVar("batch_of_downloads", default=None)
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeLimits:
+    """How long a download may take, in seconds."""
+
+    connect_s: float = 10.0  # until a connection is established
+    silence_s: float = 30.0  # between two pieces of a response
+    try_s: float = 120.0  # one request, from the look-up of the host to the last byte of the response
+    file_s: float = 300.0  # all tries of a file and the pauses between them
+    quiet_s: float = 5.0  # waiting before the first report of it, and between two reports
+
+
+class ServerPolicy:
+    """How requests are sent to a server and its responses interpreted; this one is for a folder of files.
+
+    Args:
+        variable: Environment variable that holds the address of the server.
+    """
+
+    kind = "archive"
+
+    def __init__(self, variable: str) -> None:
+        self.variable = variable
+
+    def wait(self, url: str) -> None:
+        """Wait until the next request is allowed; for a folder of files it always is."""
+
+    def has_content(self, url: str, response: requests.Response) -> bool:
+        """Return whether the body of a response is the requested content; if not, the content is absent.
+
+        Raises:
+            TransientError: If the failure is temporary.
+            DataError: If it is not.
+        """
+        if response.status_code in _PASSING:
+            raise trouble_of(response)
+        if response.status_code not in {200, 404}:
+            rule = "the archive must answer 200, or 404 for a file it does not have"
+            got = f"status {response.status_code} {response.reason}"
+            fix = f"Check that the archive may be reached from here, or set {self.variable} to a mirror"
+            raise DataError(where=url, rule=rule, got=got, fix=fix)
+        return response.status_code == 200
+
+    def content(self, url: str, response: requests.Response, max_bytes: int) -> bytes:
+        """Read the body of a response; a DataError if it has more than `max_bytes`."""
+        content = bytearray()
+        for piece in response.raw.stream(_CHUNK_BYTES, decode_content=False):
+            content += piece
+            if len(content) > max_bytes:
+                rule = f"a file of the {self.kind} has at most {max_bytes} bytes"
+                fix = f"Check that {self.variable} is a candle {self.kind}"
+                raise DataError(where=url, rule=rule, got=f"more than {max_bytes} bytes", fix=fix)
+        return bytes(content)
+
+
+def trouble_of(response: requests.Response) -> TransientError:
+    """Return the temporary error for the status of a response, with the pause that the server asks for."""
+    wait_s = asked_wait_s(response.headers.get("Retry-After"))
+    return TransientError(f"status {response.status_code}", wait_s)
+
+
+class FileFetcher(Protocol):
+    """Downloads files."""
+
+    def map(self, work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+        """Call `work` for every item and return the results in order; the first error is raised."""
+
+    def fetch(self, url: str, *, max_bytes: int, auth: Auth | None = None, name: str = "") -> bytes | None:
+        """Download one file; None when it is absent."""
+
+
+class OfflineFetcher:
+    """Downloads nothing: every file is absent, so that only cached files are read."""
+
+    def map(self, work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+        """Call `work` for every item, one after another."""
+        return [work(item) for item in items]
+
+    def fetch(self, url: str, *, max_bytes: int, auth: Auth | None = None, name: str = "") -> bytes | None:
+        """Return None: the file is absent."""
+        return None
+
+
+class Downloader:
+    """A pool of threads with persistent connections, and at most `num_workers` requests at the same time.
+
+    Args:
+        variable: Environment variable that holds the address of the server; errors name it.
+        policy: How requests and responses are handled; by default as for a folder of files.
+        num_workers: Number of threads and connections.
+        patience: Retries and pauses; its time limits are those of `limits`.
+        limits: Time limits of downloads.
+    """
+
+    def __init__(
+        self,
+        variable: str,
+        *,
+        policy: ServerPolicy | None = None,
+        num_workers: int = NUM_WORKERS,
+        patience: RetryPolicy = PATIENCE,
+        limits: TimeLimits = TimeLimits(),
+    ) -> None:
+        self._policy = policy or ServerPolicy(variable)
+        self._limits = limits
+        self._patience = replace(patience, most_s=limits.file_s, try_s=limits.try_s)
+        self._downloads: list[_Download] = []
+        self._pool = ThreadPoolExecutor(num_workers, thread_name_prefix="v8-download")
+        # With compression the announced length would not be that of the content.
+        headers = {"User-Agent": f"v8/{VERSION}", "Accept-Encoding": "identity"}
+        self._client = HttpClient(headers, num_connections=num_workers, max_redirects=MOST_REDIRECTS)
+        self._times = RequestTimes(connect_s=limits.connect_s, silence_s=limits.silence_s, all_s=limits.try_s)
+        resources = ExitStack()
+        resources.callback(self._client.close)
+        # The last reference may be held by one of its own threads, which cannot wait for itself.
+        resources.callback(self._pool.shutdown, wait=False, cancel_futures=True)
+        self._finalizer = weakref.finalize(self, resources.close)
+
+    def close(self) -> None:
+        """End the threads and connections; this also happens when the object is garbage collected."""
+        self._finalizer()
+
+    def map(self, work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+        """Call `work` for every item in the pool and return the results in order.
+
+        The first error cancels what is left and is raised. `work` must not call `map` itself: with all
+        threads waiting for others, none would be free to work.
+        """
+        batch = object()
+
+        def work_in_batch(item: Item) -> Result:
+            _BATCH.set(batch)
+            return work(item)
+
+        futures = [self._pool.submit(work_in_batch, item) for item in items]
+        try:
+            pending = set(futures)
+            while pending:
+                finished, pending = wait(pending, self._limits.quiet_s, FIRST_EXCEPTION)
+                for future in finished:
+                    future.result()
+                self._report_longest()
+            return [future.result() for future in futures]
+        finally:
+            for future in futures:
+                future.cancel()
+            for download in list(self._downloads):
+                if download.batch is batch:  # true only after an error
+                    download.cancel()
+
+    def fetch(self, url: str, *, max_bytes: int, auth: Auth | None = None, name: str = "") -> bytes | None:
+        """Download one file within the calling thread; None when the server says that it is absent.
+
+        Args:
+            url: Address of the file.
+            max_bytes: Largest size; a DataError beyond it.
+            auth: User and password, None for none.
+            name: Name of the file in reports; by default the last part of the address, which contains no
+                user and password.
+
+        Raises:
+            DataError: If the file cannot be downloaded within the limits.
+        """
+        download = _Download(url, name or urlsplit(url).path.rpartition("/")[2], time.monotonic())
+
+        def request(remaining_s: float) -> bytes | None:
+            return self._request(download, max_bytes, auth)
+
+        def failure(reason: RetryFailure) -> DataError:
+            return self._failure(download, reason.trouble, is_late=reason.is_late)
+
+        def before_pause(trouble: TransientError, pause_s: float) -> None:
+            if download.is_cancelled:
+                raise self._failure(download, trouble, is_late=True)
+            download.num_tries += 1
+
+        self._downloads.append(download)
+        try:
+            return self._patience.call(request, failure, before_pause=before_pause)
+        finally:
+            self._downloads.remove(download)
+
+    def _report_longest(self) -> None:
+        """Report the download that has been waiting for the longest time, if that is long."""
+        longest = min(list(self._downloads), key=lambda download: download.start_s, default=None)
+        if longest is None:
+            return
+        passed_s = time.monotonic() - longest.start_s
+        if passed_s >= self._limits.quiet_s:
+            host = urlsplit(longest.url).netloc
+            limit = f"{passed_s:.0f} s of at most {self._limits.file_s:g} s"
+            tries = f"try {longest.num_tries} of {self._patience.num_tries}"
+            report_waiting(f"waiting for {longest.name} from {host}, {limit}; {tries}")
+
+    def _request(self, download: "_Download", max_bytes: int, auth: Auth | None) -> bytes | None:
+        """Send the request of a download once."""
+        policy = self._policy
+        url = download.url
+        policy.wait(url)
+        handle = download.new_handle()
+
+        def read(response: requests.Response) -> bytes | None:
+            if not policy.has_content(url, response):
+                return None
+            return policy.content(url, response, max_bytes)
+
+        try:
+            return self._client.ask("GET", url, read, times=self._times, auth=auth, handle=handle)
+        except _NO_ADDRESS as error:
+            rule = "must be an address that can be requested"
+            got = str(error)
+            raise DataError(where=url, rule=rule, got=got, fix=f"Check {policy.variable}") from error
+        except DataError:
+            raise
+        except BROKEN as error:
+            raise TransientError(f"a broken connection ({type(error).__name__})") from error
+
+    def _failure(self, download: "_Download", trouble: TransientError, *, is_late: bool) -> DataError:
+        limit = f"{self._limits.file_s:g} s" if is_late else f"{self._patience.num_tries} tries"
+        got = f"{trouble} at the last one, number {download.num_tries}"
+        fix = "Check the connection and try again; completed downloads are kept"
+        return DataError(where=download.url, rule=f"must be downloaded within {limit}", got=got, fix=fix)
+
+
+@dataclass(eq=False)
+class _Download:
+    """A download in progress."""
+
+    url: str
+    name: str  # of the file, for reports
+    start_s: float  # start of the first try, seconds of the monotonic clock
+    num_tries: int = 1  # number of the present try, counted from 1
+    is_cancelled: bool = False
+    batch: object = field(default_factory=_BATCH.get)  # identifies the call of `map` that it belongs to
+    _handle: RequestHandle | None = None
+
+    def new_handle(self) -> RequestHandle:
+        """Return a new handle, by which the try that starts now can be cancelled."""
+        handle = RequestHandle()
+        self._handle = handle
+        if self.is_cancelled:
+            handle.cancel()
+        return handle
+
+    def cancel(self) -> None:
+        """Cancel the present try; else the process would wait for its end."""
+        self.is_cancelled = True
+        if self._handle:
+            self._handle.cancel()
+
+
+@dataclass(frozen=True)
+class Address:
+    """The address of a server, with its credentials; only `url` is ever shown or written."""
+
+    url: str  # without user and password, without a slash at the end
+    auth: Auth | None = field(default=None, repr=False)  # user and password, if the address contains them
+
+    @property
+    def host(self) -> str:
+        """Host and port, for people."""
+        return urlsplit(self.url).netloc
+
+    @property
+    def folder_name(self) -> str:
+        """Name of the cache folder of this server: files of two servers must not mix."""
+        return re.sub(r"[^A-Za-z0-9.-]+", "_", self.url.partition("://")[2])
+
+
+def read_address(variable: str, default: str, kind: str, *, url: str | None = None) -> Address:
+    """Check a base address and split off user and password.
+
+    Args:
+        variable: Environment variable that holds the address; messages name it.
+        default: Address if the variable is not set.
+        kind: What the server is, for messages.
+        url: Address to check instead of that of the variable.
+
+    Raises:
+        ProfileError: If it is not a valid address.
+    """
+    if url is None:
+        url = os.environ.get(variable) or default
+    try:
+        address = urlsplit(url)
+        prepared = requests.Request("GET", url).prepare()
+        is_sound = address.scheme in {"http", "https"} and bool(address.hostname) and bool(prepared.url)
+    except ValueError:  # also raised by requests, for an invalid host
+        is_sound = False
+    # An @ after the host belongs to a password that contains a slash: its first part would be taken for the
+    # host.
+    if not is_sound or not url.isprintable() or re.search(r"[ ?#]|://[^/]*/.*@", url):
+        rule = f"is the address of {kind}, http://HOST/PATH or https://HOST/PATH"
+        fix = f"Correct it, or unset it for {default}"
+        raise ProfileError(where=variable, rule=rule, got=_shown_address(url), fix=fix)
+    user, password = get_auth_from_url(url)
+    bare = address._replace(netloc=address.netloc.rpartition("@")[2])
+    auth = (user, password) if user or password else None
+    return Address(urlunsplit(bare).rstrip("/"), auth)
+
+
+def _shown_address(url: str) -> str:
+    """Quote a refused address without secrets: a password may precede an @, a key follow a ?."""
+    if re.search("[?#].*@", url, re.DOTALL):
+        return "an address that may hold a password"
+    bare, sign, _ = re.split("([?#])", f"{url.rpartition('@')[2]}?", maxsplit=1)
+    return repr(bare) if "?" not in url and "#" not in url else f"{bare!r} with more behind a {sign}"

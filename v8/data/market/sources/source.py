@@ -1,0 +1,286 @@
+"""The interface of candle sources, the registry of all sources, and the function that opens one by name.
+
+A source is a module of this package and an entry of `sources.yaml`, or a module of an annex and an entry of
+its `annex.yaml` (`v8/annexes/sources`); a plug-in calls `SOURCES.register`. A source returns the candles that
+it has or raises an error. It never falls back to another source, and the demo market opens only under its
+own name. `CutOffSource` hides everything after a moment of the past, of any source.
+"""
+
+import shlex
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+
+from v8.base import annexes
+from v8.base.errors import DataError, ProfileError, UnknownSeriesError
+from v8.base.registry import Named, Registry, make_entries, read_list
+from v8.data.market.series import Series, series_advice
+
+if TYPE_CHECKING:  # the command line lists the sources without waiting for pandas
+    from v8.data.market.candles import Candles
+
+
+class CandleSource(Protocol):
+    """Where candles come from."""
+
+    @property
+    def name(self) -> str:
+        """The name under which the source is opened; it is recorded with candles and results."""
+
+    @property
+    def is_publishable(self) -> bool:
+        """Whether models trained on these candles may be published; never for the demo market."""
+
+    def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> "Candles":
+        """Return the newest closed candles of a series, at most `num_bars`, fewer if the source has fewer.
+
+        Args:
+            series: Symbol and timeframe.
+            num_bars: Largest number of candles.
+            end_s: Latest open time, seconds since the epoch, UTC; None for no limit.
+
+        Raises:
+            DataError: If there is no such candle, or the candles fail their checks.
+        """
+
+
+@runtime_checkable
+class SeriesLister(Protocol):
+    """A source that can list its series; for the others the default universe is used."""
+
+    def series(self) -> tuple[Series, ...]:
+        """List the series, at least one."""
+
+
+@runtime_checkable
+class ChecksSeries(Protocol):
+    """A source that can check at little cost whether it has a series."""
+
+    def require(self, series: Series) -> None:
+        """Raise an error for a series that the source lacks; no candles are fetched."""
+
+
+@runtime_checkable
+class KeepsTime(Protocol):
+    """A source that knows the exchange's time, which decides which bars are closed."""
+
+    def now_s(self) -> int:
+        """Return the exchange's time, rounded down to whole seconds since the epoch; it is never ahead."""
+
+
+def present_of(source: object) -> int:
+    """Return the exchange's time if the source knows it, else this machine's, in seconds since the epoch."""
+    return source.now_s() if isinstance(source, KeepsTime) else int(time.time())
+
+
+@runtime_checkable
+class PrefetchesCandles(Protocol):
+    """A source that can fetch the candles of many series in parallel."""
+
+    def prefetch(self, series: Sequence[Series], num_bars: int) -> None:
+        """Fetch the newest candles of some series, so that `candles` need not wait for each of them.
+
+        Errors of single series are not raised here but by `candles`.
+        """
+
+
+@runtime_checkable
+class CachesCandles(Protocol):
+    """A source that keeps fetched candles on this machine."""
+
+    def cached(self, series: Series, num_bars: int, end_s: int) -> "Candles":
+        """Return candles as `CandleSource.candles` does, from this machine alone, without any request.
+
+        They may be incomplete; a caller that needs certain candles compares their digest.
+
+        Raises:
+            DataError: If none are cached.
+        """
+
+
+@runtime_checkable
+class ReadsFolder(Protocol):
+    """A source that reads files of the user."""
+
+    @property
+    def folder(self) -> Path:
+        """The folder that holds them."""
+
+
+def folder_of(source: "CandleSource") -> Path | None:
+    """Return the absolute path of the folder that a source reads; None if it reads none."""
+    if isinstance(source, CutOffSource):
+        return folder_of(source.source)
+    return source.folder.absolute() if isinstance(source, ReadsFolder) else None
+
+
+@runtime_checkable
+class ReadsDataset(Protocol):
+    """A source that reads a dataset of the Hugging Face Hub."""
+
+    @property
+    def dataset_name(self) -> str:
+        """The dataset, `user/name`."""
+
+
+def dataset_of(source: "CandleSource") -> str | None:
+    """Return the dataset of the Hub that a source reads, `user/name`; None if it reads none."""
+    if isinstance(source, CutOffSource):
+        return dataset_of(source.source)
+    return source.dataset_name if isinstance(source, ReadsDataset) else None
+
+
+class CachedCandles:
+    """A view of a source that returns only the candles cached on this machine; see `CachesCandles`."""
+
+    def __init__(self, source: CandleSource) -> None:
+        self._source = source
+        self.name = source.name
+        self.is_publishable = source.is_publishable
+
+    def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> "Candles":
+        """Return cached candles up to a time; see `CandleSource`.
+
+        Raises:
+            DataError: If none are cached, or the source has no cache.
+        """
+        if end_s is None or not isinstance(self._source, CachesCandles):
+            rule = "needs candles that are kept on this machine"
+            fix = f"Fetch them from the source {self.name} itself"
+            raise DataError(where=f"{series} from {self.name}", rule=rule, got="none", fix=fix)
+        return self._source.cached(series, num_bars, end_s)
+
+
+@dataclass(frozen=True)
+class SourceKind(Named):
+    """An entry of the registry of sources.
+
+    Args:
+        open: Opens the source; the module of the source is imported only then. It raises an error for
+            settings that the source cannot work with.
+        reads_folder: Whether `open` takes the existing folder of `--data-dir`; else it takes no argument.
+    """
+
+    open: Callable[..., CandleSource]
+    reads_folder: bool = False
+
+
+_DESCRIPTIONS: Final = [*read_list("v8.data.market.sources", "sources.yaml"), *annexes.entries("sources")]
+
+SOURCES: Final = Registry("source", make_entries(SourceKind, _DESCRIPTIONS, "open"))
+"""Every source by the name that `--source` takes."""
+
+_OTHER_NAMES: Final = {
+    "binance": "vision (its public archive) or live (with the newest candles)",
+    "csv": "files",
+    "parquet": "files",
+    "local": "files",
+    "folder": "files",
+    "api": "rest",
+    "ccxt": "rest",
+    "yahoo": "yfinance",
+    "huggingface": "hub",
+    "hf": "hub",
+    "simulated": "demo",
+    "random": "demo",
+}
+"""What users call the sources."""
+
+
+def open_source(
+    name: str, *, data_dir: Path | None = None, begin: Callable[[], object] = lambda: None
+) -> CandleSource:
+    """Open a source by its key of `SOURCES`.
+
+    Args:
+        name: The key.
+        data_dir: The folder of the candle files, for a source that reads one.
+        begin: Called after the arguments were checked: importing a source may take a second.
+
+    Raises:
+        ProfileError: If there is no such source, or it does not go with `data_dir`.
+    """
+    if name not in SOURCES and Path(name).is_dir():
+        rule = f"a source is one of {', '.join(SOURCES)}"
+        fix = f"Write param:source files param:data_dir {shlex.quote(name)}"
+        raise ProfileError(where=f"param:source {name}", rule=rule, got="a folder", fix=fix)
+    if name not in SOURCES and name.lower() in _OTHER_NAMES:
+        rule = f"a source is one of {', '.join(SOURCES)}"
+        fix = f"Write param:source {_OTHER_NAMES[name.lower()]}"
+        raise ProfileError(where=f"param:source {name}", rule=rule, got=repr(name), fix=fix)
+    kind = SOURCES.find(name, where=f"param:source {name}")
+    if kind.reads_folder and not (data_dir and data_dir.is_dir()):
+        rule = "needs the folder that holds the candle files"
+        got = "no param:data_dir" if data_dir is None else f"{data_dir}, which is no folder"
+        fix = "Add param:data_dir FOLDER" if data_dir is None else "Check the path of param:data_dir"
+        raise ProfileError(where=f"param:source {kind.name}", rule=rule, got=got, fix=fix)
+    if data_dir is not None and not kind.reads_folder:
+        readers = " or ".join(entry.name for entry in SOURCES.values() if entry.reads_folder)
+        rule = f"only the source {readers} reads a folder"
+        fix = f"Add param:source {readers} or leave param:data_dir out"
+        raise ProfileError(where=f"param:data_dir {data_dir}", rule=rule, got=f"param:source {name}", fix=fix)
+    begin()
+    return kind.open(data_dir) if kind.reads_folder else kind.open()
+
+
+class CutOffSource:
+    """A view of a source that hides all candles after a moment.
+
+    Args:
+        source: The source.
+        newest_s: Latest visible open time by series, seconds since the epoch, UTC. Other series of the same
+            timeframe, such as those of covariates, are visible up to the same time.
+    """
+
+    def __init__(self, source: CandleSource, newest_s: Mapping[str, int]) -> None:
+        self.source = source
+        self._newest_s = newest_s
+        self.name = source.name
+        self.is_publishable = source.is_publishable
+
+    def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> "Candles":
+        """Return the newest candles up to the moment; see `CandleSource`."""
+        last_s = self._newest_s.get(str(series)) or self._newest_of_timeframe_s(series.timeframe)
+        if end_s is not None:
+            last_s = min(end_s, last_s)
+        candles = self.source.candles(series, num_bars, last_s)
+        # In a back-test later candles always exist, so the report does not count them.
+        return candles.with_report(num_newer=0)
+
+    def _newest_of_timeframe_s(self, timeframe: str) -> int:
+        return next(last_s for name, last_s in self._newest_s.items() if name.endswith(f"-{timeframe}"))
+
+
+def require_listed(series: Series, source: str) -> None:
+    """Refuse a symbol that the exchange cannot have, before any request is sent."""
+    if not series.symbol.isalnum():
+        rule = "the exchange's symbols are letters and digits, such as BTCUSDT"
+        fix = "Write it as the exchange does, or give files of your own with param:source files"
+        raise UnknownSeriesError(where=f"{series} from {source}", rule=rule, got=series.symbol, fix=fix)
+
+
+class AdvisedSeriesError(UnknownSeriesError):
+    """The source does not have a series; it knows all that it has, and suggests one of these."""
+
+
+def with_nearest(
+    error: UnknownSeriesError, series: Series, source: str, candidates: Iterable[Series]
+) -> UnknownSeriesError:
+    """Return the error for an unknown series with a suggestion: the candidate with the most similar name.
+
+    Args:
+        error: The error of the source.
+        series: The series that the source does not know.
+        source: Name of the source.
+        candidates: Series that may have been meant.
+    """
+    if isinstance(error, AdvisedSeriesError):
+        return error
+    others = [str(candidate) for candidate in candidates if candidate != series]
+    fix = series_advice(str(series), others, error.fix)
+    location = str(error.where)
+    if not location.startswith(str(series)):
+        location = f"{series} from {source}"
+    return UnknownSeriesError(where=location, rule=error.rule, got=error.got, fix=fix)

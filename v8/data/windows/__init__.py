@@ -1,0 +1,1 @@
+"""From a FeatureTable to windows: splits, scaling, targets, indices of batches."""

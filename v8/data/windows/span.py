@@ -1,0 +1,307 @@
+"""A span: windows of one series, with the quantities known at each window and the actual values after it.
+
+Everything is computed at the first use and cached, except very large arrays (`PerTask`); arrays are
+read-only, because they are shared. The quantities of a window depend on its last known row and earlier rows
+only; `actual` alone looks ahead. A forecast gets a `PastSpan`, which has no `actual`.
+
+Legend: R rows of the table, W windows, T lookback, F features, H horizon, C columns of a task.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from v8.base.arrays import FloatArray
+from v8.base.errors import SeriesError
+from v8.data.features.table import FeatureTable
+from v8.profile import tasks
+from v8.profile.columns import (
+    BAND_PERIOD_BARS,
+    BAND_WIDTH_STDS,
+    CLOSE,
+    HIGH,
+    LOW,
+    RECENT_RANGE,
+    WAVE_COLUMNS,
+    split_origin,
+)
+from v8.profile.formulas import PERIODS_S
+from v8.profile.profile import Profile
+from v8.profile.tasks import TASKS
+
+EWMA_DECAY: Final = 0.94
+"""Factor of a bar's weight from one bar to the next; RiskMetrics Technical Document (1996), section 5.3."""
+
+LEAST_PERIODS: Final = 4
+"""Number of days or weeks in a train span from which on anything is fitted to the time of day or week: with
+fewer, a single event would be mistaken for a regular pattern."""
+
+
+LARGEST_KEPT_BYTES: Final = 64 << 20  # of one task: that is 200,000 windows of candles ten steps ahead
+
+
+class PerTask(Mapping[str, FloatArray]):
+    """Arrays per task, computed at the first use and cached unless they are large.
+
+    The arrays of a span are used again and again. For a million windows ten steps ahead all of them would
+    take gigabytes, and only a part is needed at a time: large arrays are computed again, bit for bit.
+    `compute` must not refer to the object that holds this mapping: a reference cycle would keep the memory of
+    both for long.
+    """
+
+    def __init__(self, tasks: Iterable[str], compute: Callable[[str], FloatArray]) -> None:
+        self._tasks = tuple(tasks)
+        self._compute = compute
+        self._cache: dict[str, FloatArray] = {}
+
+    def __getitem__(self, task: str) -> FloatArray:
+        if task in self._cache:
+            return self._cache[task]
+        if task not in self._tasks:
+            raise KeyError(task)
+        values = _read_only(self._compute(task))
+        if values.nbytes <= LARGEST_KEPT_BYTES:
+            self._cache[task] = values
+        return values
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tasks)
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+
+@dataclass(frozen=True, eq=False)
+class Span:
+    """Windows of one series.
+
+    Args:
+        table: At least the columns `v8.data.windows.dataset.table_columns` of the profile.
+        profile: The profile.
+        anchors: Last known row of each window, shape (W,), int64, ascending.
+    """
+
+    table: FeatureTable
+    profile: Profile
+    anchors: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "anchors", _read_only(self.anchors))
+
+    def __len__(self) -> int:
+        return len(self.anchors)
+
+    @property
+    def horizon_bars(self) -> int:
+        """Steps ahead."""
+        return self.profile.horizon_bars
+
+    def split_at(self, moment_s: float) -> tuple["Span", "Span"]:
+        """Return the windows whose bars have all closed by a moment, and those issued at or after it.
+
+        The moment is in seconds since the epoch, UTC. Windows across it belong to neither part.
+        """
+        closed_s = self.table.open_time_s + self.table.series.bar_s
+        anchors = self.anchors
+        before = anchors[closed_s[anchors + self.horizon_bars] <= moment_s]
+        since = anchors[closed_s[anchors] >= moment_s]
+        return Span(self.table, self.profile, before), Span(self.table, self.profile, since)
+
+    def target_shape(self, task: str) -> tuple[int, int, int]:
+        """Return the shape of forecasts of a task: windows, steps ahead, columns."""
+        return len(self), self.horizon_bars, len(TASKS[task].columns)
+
+    @cached_property
+    def past_only(self) -> "PastSpan":
+        """The same windows without the actual values: all that a forecast may read."""
+        stop = int(self.anchors[-1]) + 1 if len(self) else len(self.table)
+        past = PastSpan(self.table.first(stop), self.profile, self.anchors)
+        # Cached properties of the past are shared.
+        for name in _PAST_PROPERTIES:
+            if name in vars(self):
+                vars(past)[name] = vars(self)[name]
+        return past
+
+    @cached_property
+    def self_contained(self) -> "Span":
+        """The same windows with a table that ends at the last forecast bar."""
+        stop = int(self.anchors[-1]) + self.horizon_bars + 1 if len(self) else len(self.table)
+        table = self.table.first(stop) if stop < len(self.table) else self.table
+        # Always a new object: a span that caches itself would be a reference cycle and keep its memory for
+        # long.
+        return Span(table, self.profile, self.anchors)
+
+    @cached_property
+    def bar_numbers(self) -> NDArray[np.int64]:
+        """Number of the bar of each window's last known row, counted from the epoch, shape (W,)."""
+        return _read_only(self.table.open_time_s[self.anchors] // self.table.series.bar_s)
+
+    @cached_property
+    def actual(self) -> PerTask:
+        """The actual values of each window, per task, shape (W, H, C), in the task's unit."""
+        table = self.table
+        anchors = self.anchors
+        steps = np.arange(1, self.horizon_bars + 1)
+
+        def compute(name: str) -> FloatArray:
+            return table.select(TASKS[name].columns).astype(np.float64)[anchors[:, None] + steps]
+
+        return PerTask(self.profile.tasks, compute)
+
+    @cached_property
+    def history_close(self) -> FloatArray:
+        """Closes of the last 20 known rows, oldest first, shape (W, 20), quote currency.
+
+        With a lookback shorter than 20, these rows may begin before the table or lie across a gap. Only
+        profiles with OHLC alone may have such a lookback, and OHLC uses the last close only.
+        """
+        rows = self.anchors[:, None] + np.arange(1 - BAND_PERIOD_BARS, 1)
+        return _read_only(self.table.column(CLOSE).astype(np.float64)[np.maximum(rows, 0)])
+
+    @property
+    def last_close(self) -> FloatArray:
+        """Last known close of each window, shape (W,), quote currency."""
+        return self.history_close[:, -1]
+
+    @cached_property
+    def naive(self) -> PerTask:
+        """The naive forecast, per task, shape (W, H, C), in the task's unit."""
+        closes = self.naive_closes  # not `self` in the function: see `PerTask`
+        return PerTask(self.profile.tasks, lambda name: TASKS[name].implied(np, closes))
+
+    @cached_property
+    def naive_closes(self) -> tasks.Closes:
+        """The future closes of the naive forecast: the close stays at the last close."""
+        return tasks.naive_closes(np, self.history_close, self.horizon_bars)
+
+    @cached_property
+    def naive_deviation(self) -> FloatArray:
+        """Deviation of the twenty closes of the naive forecast, shape (W, H), in returns."""
+        upper, lower = np.moveaxis(tasks.BANDS_TASK.implied(np, self.naive_closes), -1, 0)
+        deviation = (upper - lower) / (2 * BAND_WIDTH_STDS)
+        return _read_only(deviation / self.last_close[:, None])
+
+    def unit(self, task: str, share_W: FloatArray | None = None) -> FloatArray:
+        """Convert a share of the last close (1 if None) to a task's unit, shape (W, 1, 1)."""
+        share_W = np.ones(len(self)) if share_W is None else share_W
+        return np.asarray(TASKS[task].size(self.last_close, share_W))[:, None, None]
+
+    def moves(self) -> PerTask:
+        """Return the actual values minus the naive forecast, per task, shape (W, H, C), in returns."""
+
+        def compute(task: str) -> FloatArray:
+            moved = self.actual[task] - self.naive[task]
+            return np.divide(moved, self.unit(task), out=moved)
+
+        return PerTask(self.actual, compute)
+
+    def moved(self, task: str, moves_WHC: FloatArray) -> FloatArray:
+        """Add moves, in returns, to the naive forecast: the inverse of `moves`, in the task's unit."""
+        return self.naive[task] + moves_WHC * self.unit(task)
+
+    @cached_property
+    def recent_range(self) -> FloatArray:
+        """The unit of targets at each window, shape (W,), unitless; 1 for profiles without one."""
+        return _read_only(recent_range(self.table, self.profile)[self.anchors])
+
+    @cached_property
+    def ewma_variance(self) -> FloatArray:
+        """Exponentially weighted mean of squared log returns at each window, shape (W,), unitless.
+
+        Returns across gaps are left out. The weights sum to one from the first return on.
+        """
+        squares = np.full(len(self.table), np.nan)
+        squares[1:] = np.diff(np.log(self.table.column(CLOSE).astype(np.float64))) ** 2
+        squares[1:][np.diff(self.table.segment) != 0] = np.nan
+        smoothed = pd.Series(squares).ewm(alpha=1 - EWMA_DECAY, adjust=True, ignore_na=True).mean()
+        return _read_only(np.nan_to_num(smoothed.to_numpy(np.float64))[self.anchors])
+
+    def range_variance(self, num_bars: int) -> FloatArray:
+        """Estimate the variance of one bar's log return, (W,), from the mean range of the newest bars."""
+        rows = self.anchors + 1
+        first = np.maximum(rows - num_bars, 0)
+        mean_range = np.maximum(self._total_range[rows] - self._total_range[first], 0.0) / (rows - first)
+        return tasks.RANGE_TO_VARIANCE * mean_range**2
+
+    def raw_windows(self) -> NDArray[np.float32]:
+        """Return raw feature windows for the serving model, shape (W, T, F), float32."""
+        rows = self.anchors[:, None] + np.arange(1 - self.profile.lookback_bars, 1)
+        return self.table.select(self.profile.features)[rows]
+
+    def known_values(self, names: tuple[str, ...]) -> FloatArray:
+        """Return columns at the last known row of each window, shape (W, len(names))."""
+        return self.table.select(names)[self.anchors].astype(np.float64)
+
+    @cached_property
+    def _total_range(self) -> FloatArray:
+        """Sum of the log ranges of all bars before each row, shape (R + 1,)."""
+        high = self.table.column(HIGH).astype(np.float64)
+        low = self.table.column(LOW).astype(np.float64)
+        return _read_only(np.concatenate([[0.0], np.cumsum(np.log(high / low))]))
+
+
+class PastSpan(Span):
+    """Windows without the actual values.
+
+    The table ends with the last known row of the last window. It does contain the actual values of earlier
+    windows, because later windows know it.
+    """
+
+    @property
+    def actual(self) -> PerTask:
+        """Raise a SeriesError: a forecast must not read it."""
+        rule = "a forecast reads only what is known at each window"
+        got = "a read of the actual values after it"
+        fix = "Read for example last_close, history_close or naive; target_shape(task) gives the shape"
+        raise SeriesError(where=f"{self.table.series}, span.actual", rule=rule, got=got, fix=fix)
+
+    def window(self, number: int) -> "PastSpan":
+        """Return a single window, with a table that ends with its last known row."""
+        anchors = self.anchors[number : number + 1]
+        window = PastSpan(self.table.first(int(anchors[0]) + 1), self.profile, anchors)
+        vars(window)["history_close"] = self.history_close[number : number + 1]
+        return window
+
+    @property
+    def is_single_window(self) -> bool:
+        """Whether this is a single window with a table that ends with its last known row, as of `window`."""
+        return len(self) == 1 and int(self.anchors[0]) == len(self.table) - 1
+
+
+_PAST_PROPERTIES: Final = (
+    *("bar_numbers", "history_close", "naive_closes", "naive", "naive_deviation", "recent_range"),
+    *("ewma_variance", "_total_range"),
+)
+"""Cached properties of `Span` that do not depend on the actual values."""
+
+
+def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+    view = array.view()
+    view.setflags(write=False)
+    return view
+
+
+def undersampled_waves(train: Span, names: Sequence[str]) -> list[int]:
+    """Return the positions, ascending, of wave columns whose period is too long for a train span.
+
+    A period, day or week, is too long if the span contains it fewer than `LEAST_PERIODS` times.
+    """
+    span_s = len(train) * train.table.series.bar_s
+    positions = []
+    for position, name in enumerate(names):
+        plain = split_origin(name)[1]
+        if plain in WAVE_COLUMNS and span_s < LEAST_PERIODS * PERIODS_S[plain.partition("_")[0]]:
+            positions.append(position)
+    return positions
+
+
+def recent_range(table: FeatureTable, profile: Profile) -> FloatArray:
+    """Return the unit of targets at every row, shape (R,), unitless; ones for profiles without one."""
+    if profile.scaling == "ranged":
+        return table.column(RECENT_RANGE).astype(np.float64)
+    return np.ones(len(table))

@@ -1,0 +1,789 @@
+"""The loader of saved models (G15): candles in, future candles out, in price units.
+
+Only the model file itself is loaded, by Keras in safe mode, after its digest and its content were checked
+(`v8.forecaster.model_file`). The model must match its `metadata.json`.
+
+Every batch of a model has `FORECAST_BATCH` windows; missing ones are filled with repetitions. So the same
+window is always computed by the same compiled program, alone or among thousands, when a run is evaluated, in
+a forecast and in a back-test, and gives the same bits on one machine with the same versions. Other batch
+sizes may round differently, by a few units in the last place of float32.
+
+Nothing about candles is guessed. Frames of another series or timeframe are refused. A gap in the rows that a
+forecast needs is never filled. The bar that has not closed yet is dropped. If the newest closed candle cannot
+be used, that is an error.
+
+Shape legend: N windows, B batch, T lookback, F features, H horizon, Q levels, C columns of a task.
+"""
+
+import logging
+import time
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, Self
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from v8.base.errors import ArtifactError, DataError, listed
+from v8.base.invocation import command
+from v8.base.records import Count, OpenTime, Positive
+from v8.data.features.table import FeatureTable, compute_features, compute_table
+from v8.data.market.candles import Candles, require_newest, require_one_unit
+from v8.data.market.checks import check_candles
+from v8.data.market.companions import Companions
+from v8.data.market.frames import RawCandles, of_another_series
+from v8.data.market.series import Series, iso
+from v8.data.windows.dataset import window_anchors
+from v8.forecaster import model_file
+from v8.forecaster.metadata import (
+    METADATA_FILE,
+    MODEL_FILE,
+    ONNX_FILE,
+    FeatureInfo,
+    Metadata,
+    read_metadata,
+)
+from v8.forecaster.runtimes import KERAS, ONNX
+from v8.forecaster.shared_models import SharedModels
+from v8.model.baselines.ranges import PATH_LAYERS, SEED, drawn_paths
+from v8.model.evaluation.price_range import PriceRange, range_of
+from v8.model.networks.published import FORECAST_BATCH, Forecasts, forecast_windows, split_outputs
+from v8.profile import indicators
+from v8.profile.columns import CLOSE, OHLC, OPEN_TIME
+from v8.profile.feature_set import FeatureSet
+from v8.profile.quantile_levels import MEDIAN, fault_of, quantile_column
+from v8.profile.tasks import TASKS
+
+FRAME: Final = "a frame"  # name of the source of candles in a table in memory
+FILES: Final = "files"  # name of the source of candles in files of the user
+LIVE: Final = "live"  # name of the source that can download candles again from the exchange
+
+ISSUED_AT = "issued_at"
+"""Index level of a back-test: when the last known candle closed and the first forecast bar opens."""
+
+USABLE_FROM: Final = "usable_from"
+"""Column of forecasts that are joined to candles: when the candle closed; the row is not known before."""
+
+PATH: Final = "path"  # index level of simulated candles: number of the path, from 0
+STEP = "step"  # index level of a back-test: bars ahead, from 1
+
+_CHUNK_WINDOWS = 128 * FORECAST_BATCH  # windows of a back-test that are in memory at the same time
+
+_FIX: Final = "Restore the artefact's folder, or download it again"
+
+# Every loaded model is traced once. TensorFlow counts all of them together, and would warn of retracing.
+logging.getLogger("tensorflow").addFilter(
+    lambda record: "triggered tf.function retracing" not in record.getMessage()
+)
+
+
+class SeenCandlesWarning(UserWarning):
+    """A back-test includes candles that the model was trained on."""
+
+
+class LeftOutWarning(UserWarning):
+    """Windows of a back-test were left out, because a price would not be above zero."""
+
+
+@dataclass(frozen=True)
+class Usable:
+    """Forecasts of some windows, without those in which a price would not be above zero."""
+
+    series: Series
+    frame: pd.DataFrame | None  # as `forecast_history` returns it; None if all windows are left out
+    anchors: NDArray[np.int64]  # rows of the table at which the forecast windows end, shape (N,)
+    left_out: NDArray[np.int64]  # rows at which the windows end that are left out, shape (L,)
+    fault: str = ""  # one of the prices that are not above zero, and its bar; empty if there is none
+
+    def required(self, source: str) -> pd.DataFrame:
+        """Return the forecasts, made from candles of a source; a `DataError` if all windows are left out."""
+        if self.frame is None:
+            raise self.refusal(source)
+        return self.frame
+
+    def refusal(self, source: str = "") -> DataError:
+        """Return the error for windows with a jump of prices; its advice depends on the source of candles."""
+        fix = "Look for a leap in the candles before it"
+        if source == LIVE:
+            update = command("data", "update", "--accept-revision")
+            fix = f"{fix}; to replace wrong candles of the exchange's API, run `{update}`"
+        elif source in (FILES, FRAME):
+            fix = f"{fix}: write all prices in one unit, or give only the candles after it"
+        rule = "prices and bands lie above zero, those that are read and those that are forecast"
+        return DataError(where=str(self.series), rule=rule, got=self.fault, fix=fix)
+
+    def sentence(self, table: FeatureTable) -> str:
+        """Describe how many windows of a table are left out and the times of their forecasts."""
+        num_windows = len(self.left_out) + len(self.anchors)
+        first_s, last_s = table.open_time_s[self.left_out[[0, -1]]] + table.series.bar_s
+        span = f"issued from {iso(first_s)} to {iso(last_s)}"
+        return (
+            f"{table.series}: {len(self.left_out):,} of {num_windows:,} windows, {span}, lie across a leap "
+            f"of the candles and are left out: {self.fault}"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Outlook:
+    """A forecast, and what else is computed from the same inputs."""
+
+    forecast: pd.DataFrame  # result of `Forecaster.predict`
+    price_range: PriceRange | None
+    """The range that all bars ahead stay within with the probability `RANGE_SHARE`, from the simulated paths
+    (`range_of`); None for a model without quantiles or paths. On the test spans of forty real series 91.2 %
+    of the windows at 15m and 89.9 % of those at 1h stayed inside (`scripts/bench_range.py`)."""
+    out_of_range: dict[str, float] | None  # result of `Forecaster.out_of_range_features`
+
+
+class Forecaster:
+    """A trained model with everything that is needed to use it.
+
+    Args:
+        metadata: Its `metadata.json`.
+        model: Its loaded Keras model, a `SharedModel`, or an `OnnxModel`.
+        metadata_file: File of the metadata, for errors.
+        revision: Commit of the Hub that it was downloaded from, 40 hex digits; None for a local one.
+
+    Raises:
+        ArtifactError: If this version of v8 computes a feature in another way than the one that trained it.
+    """
+
+    trained_on = "this series"  # the candles that it was trained on
+    origin_lines: tuple[str, ...] = ()  # messages for users if it was trained on other series
+    _stacklevel = 3  # of warnings: they name the line that called `forecast_history`
+
+    def __init__(
+        self,
+        metadata: Metadata,
+        model: Any,
+        *,
+        metadata_file: str = METADATA_FILE,
+        revision: str | None = None,
+    ) -> None:
+        for feature in metadata.features:
+            _require_same_feature(feature, metadata_file)
+        self.about = metadata
+        self.revision = revision
+        self.model = model
+        self.series = Series.parse(metadata.series)
+        self.features = tuple(metadata.names)
+        self._feature_set = FeatureSet.of(self.features)
+        self.runtime: str = getattr(model, "runtime", KERAS)
+        """What computes its forecasts, `onnx` or `keras`."""
+        model_name = ONNX_FILE if self.runtime == ONNX else MODEL_FILE
+        self._model_file = str(Path(metadata_file).with_name(model_name))
+        self.lookback_bars = metadata.lookback_bars
+        self.horizon_bars = metadata.horizon_bars
+        self.needed_bars = metadata.needed_bars
+        """Fewest candles without a gap that `predict` needs: lookback and warm-up."""
+        self.warmup_bars = self.needed_bars - self.lookback_bars
+        """Candles before the window that the indicators need."""
+        self.trained_until_s = metadata.trained_until_s
+        """When the last candle closed that training or early stopping used, seconds since the epoch."""
+        self.quantiles = metadata.profile.quantiles
+        """Quantile levels of its forecasts; empty if it forecasts no quantiles."""
+        self.folder: Path | None = None
+        """Folder of its files; None if it was not loaded from a folder."""
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The content of its `metadata.json`, as JSON values."""
+        return dict(self.about.content)
+
+    @classmethod
+    def load(
+        cls, folder: Path | str, *, revision: str | None = None, models: SharedModels | None = None
+    ) -> Self:
+        """Load the artefact of a series, from its folder in a run or in a downloaded repository.
+
+        Args:
+            folder: The folder of the files.
+            revision: Commit of the Hub that they were downloaded at.
+            models: Models in memory; forecasters of one profile that share them load and start faster.
+
+        Raises:
+            ArtifactError: If a file is missing, changed, has an unknown format or is no plain Keras or ONNX
+                file.
+        """
+        folder = Path(folder)
+        metadata = read_metadata(folder)
+        model, file = (models or SharedModels()).open(folder, metadata)
+        forecaster = cls(metadata, model, metadata_file=str(folder / METADATA_FILE), revision=revision)
+        forecaster._require_fit(str(file))
+        if forecaster.runtime == KERAS:  # an ONNX file was asked when it was read
+            model_file.require_made_for(file, str(forecaster.series))
+        forecaster.folder = folder
+        return forecaster
+
+    def forecast(self, windows_NTF: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
+        """Forecast raw feature windows.
+
+        Args:
+            windows_NTF: Raw features in the order of `features`, shape (N, T, F), float32.
+
+        Returns:
+            Per task, shape (N, H, C), float32, quote currency (volatility unitless).
+
+        Raises:
+            DataError: If the windows have another shape.
+            ArtifactError: If the model fails, or forecasts a number that is not finite.
+        """
+        return self.forecast_all(windows_NTF).points
+
+    def forecast_all(self, windows_NTF: NDArray[np.float32]) -> Forecasts:
+        """Forecast raw feature windows as `forecast` does, and quantiles if the model has some."""
+        expected = (self.lookback_bars, len(self.features))
+        if windows_NTF.ndim != 3 or windows_NTF.shape[1:] != expected or not len(windows_NTF):
+            raise self._refusal(
+                f"windows have the shape (N, {expected[0]} bars, {expected[1]} features)",
+                str(windows_NTF.shape),
+                "Cut them from a FeatureTable with the columns that metadata.json lists",
+            )
+        with model_file.keras_errors_translated(
+            self._model_file, "must forecast from windows of the shape that it names"
+        ):
+            outputs = forecast_windows(self.model, windows_NTF)
+            forecasts = split_outputs(outputs)
+            num_bad = {task: np.count_nonzero(~np.isfinite(values)) for task, values in outputs.items()}
+        if any(num_bad.values()):
+            rule = "must forecast finite numbers from finite candles"
+            got = ", ".join(f"{num} of {outputs[task].size} of {task} not" for task, num in num_bad.items())
+            fix = "Do not use this model; train the series again, or ask whoever published it"
+            raise ArtifactError(where=self._model_file, rule=rule, got=got, fix=fix)
+        return forecasts
+
+    def predict(
+        self,
+        candles: Candles | RawCandles,
+        *,
+        covariates: Mapping[str, Any] | None = None,
+        now_s: OpenTime | None = None,
+        max_age_bars: Count | None = None,
+    ) -> pd.DataFrame:
+        """Forecast the bars that follow the newest candle.
+
+        Exponential averages are computed from all candles that are passed. From `needed_bars` candles they
+        differ from those of a long history by a share of 1e-6. For exactly the numbers of a back-test, pass
+        the same candles.
+
+        Args:
+            candles: At least `needed_bars` candles of this forecaster's series, without a gap at the end: a
+                frame of raw ones with `open_time` (column or index) and open, high, low, close, volume,
+                or checked `Candles`. For the checks see `checked_candles`.
+            covariates: Covariates of the model: candles by symbol, tables by the name of their file;
+                tables that are left out are read from the folder that `V8_TABLES` names.
+            now_s: The current time, seconds since the epoch, UTC; None for this machine's clock. The last bar
+                of a frame is dropped if it has not closed by then.
+            max_age_bars: Most bars that may have closed after the newest candle. None, the default, accepts
+                candles of any age, because most forecasts in Python are of the past; the command line sets
+                it.
+
+        Returns:
+            One row per bar ahead, index `open_time` (UTC), one float64 column per forecast column, in
+            quote currency (volatility unitless); then one for each quantile of it, such as `close_q5`.
+
+        Raises:
+            DataError: If the candles are of another series or timeframe, too old, too few, or have a gap at
+                the end; or a price or band would not be above zero.
+        """
+        joined = self.joined(candles, covariates, now_s)
+        self._require_age(joined, now_s, max_age_bars)
+        return self.predict_joined(joined)
+
+    def predict_joined(self, candles: Candles) -> pd.DataFrame:
+        """Forecast as `predict` does from candles of `joined`: checked, with the covariates of the model.
+
+        Raises:
+            DataError: If the candles are too few, have a gap at the end, or the newest one was dropped; or a
+                price or band would not be above zero.
+        """
+        return self._forecast_newest(candles)[0]
+
+    def outlook(
+        self, candles: Candles, *, now_s: OpenTime | None = None, max_age_bars: Count | None = None
+    ) -> Outlook:
+        """Forecast as `predict` does, with the range of prices, and the inputs that are out of range.
+
+        All of them are computed from one table of features.
+        """
+        joined = self.joined(candles, now_s=now_s)
+        self._require_age(joined, now_s, max_age_bars)
+        return self.outlook_joined(joined)
+
+    def outlook_joined(self, candles: Candles) -> Outlook:
+        """Forecast as `outlook` does from candles of `joined`."""
+        forecast, table = self._forecast_newest(candles)
+        ahead = None
+        if self._has_price_range:
+            ahead = range_of(self._all_paths(candles, forecast, table))
+        return Outlook(forecast, ahead, self._distances(table))
+
+    def _require_age(self, joined: Candles, now_s: OpenTime | None, max_age_bars: Count | None) -> None:
+        """Refuse candles that are too old; a gap at their end is the better reason than their age."""
+        if max_age_bars is not None:
+            self._require_unbroken(joined)
+            self._require_recent(joined, max_age_bars, now_s)
+
+    def _forecast_newest(self, candles: Candles) -> tuple[pd.DataFrame, FeatureTable]:
+        """Return the forecast after candles of `joined`, as `predict` does, and its inputs."""
+        require_newest(candles)
+        self._require_unbroken(candles)
+        table = compute_features(candles, self._feature_set)
+        usable = self.forecast_usable(table, np.array([len(table) - 1]))
+        return usable.required(candles.source).droplevel([ISSUED_AT, STEP]), table
+
+    def paths(
+        self,
+        candles: Candles | RawCandles,
+        num_paths: Positive | None = None,
+        *,
+        seed: Count = SEED,
+        covariates: Mapping[str, Any] | None = None,
+        now_s: OpenTime | None = None,
+    ) -> pd.DataFrame:
+        """Return simulated candles that may follow the newest one: the paths behind the quantiles.
+
+        Each path is made of the bars that followed a window of the train span, or of their mirror image,
+        scaled to the ranges that are forecast now. At each step the quantiles of the paths equal, column by
+        column, the quantiles that `predict` returns; for models without quantiles the median. So the share of
+        paths with a property is the probability of the property.
+
+        Args:
+            candles: As for `predict`; likewise `covariates` and `now_s`.
+            num_paths: Number of paths; None for all of the model's, 512 in shipped profiles.
+            seed: Seed of their random order. The same seed, candles and model give the same paths.
+
+        Returns:
+            Open, high, low and close, float64, quote currency; index `path`, from 0, and `open_time` (UTC),
+            path by path: as an array of shape (P, H, 4), `.to_numpy().reshape(-1, horizon_bars, 4)`.
+
+        Raises:
+            DataError: As for `predict`, and if the model has no paths, or fewer.
+        """
+        joined = self.joined(candles, covariates, now_s)
+        forecast, table = self._forecast_newest(joined)
+        paths_PHC = self._all_paths(joined, forecast, table)
+        if num_paths is not None and num_paths > len(paths_PHC):
+            rule = f"the model has {len(paths_PHC)} paths"
+            fix = "Ask for as many or fewer (param:paths)"
+            raise self._refusal(rule, f"{num_paths} asked for", fix)
+        chosen_PHC = np.random.default_rng(seed).permutation(paths_PHC)[:num_paths]
+        index = pd.MultiIndex.from_product([range(len(chosen_PHC)), forecast.index], names=[PATH, OPEN_TIME])
+        return pd.DataFrame(chosen_PHC.reshape(-1, len(OHLC)), index=index, columns=list(OHLC))
+
+    @property
+    def _has_price_range(self) -> bool:
+        """Whether the model has what a range of prices is computed from: quantiles and paths."""
+        return bool(self.quantiles) and self.model.up_to(PATH_LAYERS) is not None
+
+    def _all_paths(self, joined: Candles, forecast: pd.DataFrame, table: FeatureTable) -> NDArray[np.float64]:
+        """Simulate all paths after candles, (P, H, C) in the order of `OHLC`, with the quantiles forecast.
+
+        `table` has the features of the candles.
+        """
+        levels = self.quantiles or (MEDIAN,)
+        bars = table.select(self.features)
+        columns = [
+            name if level == MEDIAN else quantile_column(name, level) for level in levels for name in OHLC
+        ]
+        quantiles_HQC = forecast[columns].to_numpy().reshape(len(forecast), len(levels), len(OHLC))
+        path_bars_HCP = self._path_bars(bars[None, -self.lookback_bars :])
+        return drawn_paths(path_bars_HCP, levels, quantiles_HQC, float(joined.column(CLOSE)[-1]))
+
+    def _path_bars(self, window_1TF: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return the bars of each path, log ratios to the close before, shape (H, C, P)."""
+        layer = self.model.up_to(PATH_LAYERS)
+        if layer is None:
+            rule = "paths need `calibration: ensemble`, family `range_paths` or quantiles trained after 1.0.0"
+            got = f"a model of {self.about.profile.name}"
+            fix = "Use a model of frontier, or another of these"
+            raise self._refusal(rule, got, fix)
+        (output,) = forecast_windows(layer, window_1TF).values()
+        return output[0].astype(np.float64)
+
+    def out_of_range_features(self, candles: Candles) -> dict[str, float] | None:
+        """Return the features after candles of `joined` that are out of the range of the training data.
+
+        Features in quote currency are left out, because models read them relative to the newest close.
+
+        Returns:
+            Per feature its distance from the range, divided by the width of the range, unitless; None if the
+            model is of an older version that did not record the ranges.
+        """
+        names = tuple(self.about.value_ranges)
+        return self._distances(compute_table(candles, names)) if names else None
+
+    def _distances(self, table: FeatureTable) -> dict[str, float] | None:
+        """Return `out_of_range_features` of the newest row of a table with at least these features."""
+        ranges = self.about.value_ranges
+        if not ranges:
+            return None
+        names = tuple(ranges)
+        values = table.select(names)[-1].tolist()
+        distances = {}
+        for name, value in zip(names, values, strict=True):
+            low, high = ranges[name]
+            distance = max(low - value, value - high) / ((high - low) or 1.0)
+            if distance > 0:
+                distances[name] = distance
+        return distances
+
+    def forecast_history(
+        self,
+        candles: Candles | RawCandles,
+        *,
+        covariates: Mapping[str, Any] | None = None,
+        stride: Positive = 1,
+        start: str | datetime | None = None,
+        end: str | datetime | None = None,
+        now_s: OpenTime | None = None,
+        as_frame: bool = False,
+    ) -> pd.DataFrame:
+        """Forecast from every candle of a history, for a back-test; each forecast uses only its past.
+
+        Every block of equal `issued_at` equals, to the bit, the result of `predict` for the same candles up
+        to that time. Windows with a gap are left out. Windows with a jump of prices, in which a price or
+        band, read or forecast, would not be above zero, are left out, too, and a `LeftOutWarning` counts
+        them.
+
+        Args:
+            candles: As for `predict`; likewise `covariates` and `now_s`. Gaps are allowed.
+            stride: Use every `stride`-th window, at least 1.
+            start: Leave out forecasts issued before this time; without a zone it is UTC.
+            end: Leave out forecasts issued after this time.
+            as_frame: Join the forecasts to the candles, one row per candle, as programs for the test of
+                strategies need it.
+
+        Returns: One row per forecast and bar ahead, index (`issued_at`, `step`, `open_time`), columns as
+            `predict` returns them. As a frame: every candle, index `open_time`; `usable_from`, the time of
+            its close, before which the row is not known; the forecasts that were issued then, such as
+            `close_ahead_1` for the bar that opens at `usable_from`, NaN if none was issued.
+
+        Raises:
+            DataError: If the candles cannot be used, no window fits, or none of them can be forecast.
+        """
+        if stride < 1:
+            rule = "a stride is at least 1 window"
+            fix = "Leave it out to take every window"
+            raise self._refusal(rule, str(stride), fix)
+        joined = self.joined(candles, covariates, now_s, reaches=False)
+        table = compute_features(joined, self._feature_set)
+        anchors = window_anchors(table.segment, (0, len(table)), self.lookback_bars, 0)
+        issued_s = table.open_time_s[anchors] + self.series.bar_s
+        start_s = seconds_of(start, 0)
+        end_s = seconds_of(end, np.iinfo(np.int64).max)
+        anchors = anchors[(issued_s >= start_s) & (issued_s <= end_s)][::stride]
+        if not len(anchors):
+            got = f"{len(table)} candles after the warm-up, none of them with {self.lookback_bars} unbroken"
+            if len(issued_s):
+                got = f"forecasts issued from {iso(issued_s[0])} to {iso(issued_s[-1])} only"
+            rule = (
+                f"a back-test needs a window of {self.lookback_bars} unbroken candles after the warm-up "
+                f"of {self.warmup_bars}, between start and end"
+            )
+            raise self._refusal(rule, got, "Fetch a longer history, or widen the span")
+        self._warn_of_train_candles(table.open_time_s[anchors])
+        usable = self.forecast_usable(table, anchors)
+        history = usable.required(joined.source)
+        if len(usable.left_out):
+            warnings.warn(usable.sentence(table), LeftOutWarning, stacklevel=self._stacklevel - 1)
+        return _joined_to_candles(joined, history) if as_frame else history
+
+    def companions(self, covariates: Mapping[str, Any] | None = None) -> Companions:
+        """Return the covariates of the model: other series and tables, if it reads any.
+
+        Args:
+            covariates: As for `predict`.
+
+        Raises:
+            ProfileError: If the metadata describe invalid tables.
+        """
+        return Companions(self._feature_set.covariate_inputs, self.about.tables, covariates)
+
+    def joined(
+        self,
+        candles: Candles | RawCandles,
+        covariates: Mapping[str, Any] | None = None,
+        now_s: OpenTime | None = None,
+        *,
+        reaches: bool = True,
+    ) -> Candles:
+        """Check candles, and join the covariates of the model to them, unless that has been done.
+
+        Args:
+            candles: As for `predict`; likewise `covariates` and `now_s`.
+            reaches: Whether the covariates must reach the newest candle.
+
+        Raises:
+            DataError: If the candles cannot be used, or covariates are missing.
+        """
+        own = checked_candles(candles, self.series, now_s)
+        companions = self.companions(covariates)
+        if own.covariates or not companions:
+            return own
+        joined = companions.joined(own)
+        return companions.require_up_to_date(own, joined) if reaches else joined
+
+    def forecast_after(self, table: FeatureTable, anchors: NDArray[np.int64]) -> pd.DataFrame:
+        """Forecast from the windows that end at some rows; the result is as of `forecast_history`.
+
+        Raises:
+            DataError: If a price or band, read or forecast, would not be above zero in one of them.
+        """
+        usable = self.forecast_usable(table, anchors)
+        if usable.frame is None or len(usable.left_out):
+            raise usable.refusal()
+        return usable.frame
+
+    def forecast_usable(self, table: FeatureTable, anchors: NDArray[np.int64]) -> Usable:
+        """Forecast from the windows that end at some rows, and leave out windows with a jump of prices.
+
+        In those a price or band, read or forecast, would not be above zero.
+
+        Args:
+            table: A table with at least the features of the model.
+            anchors: Last row of each window, shape (N,), at least one.
+        """
+        chunks: list[dict[str, NDArray[np.float32]]] = []
+        chunk_anchors: list[NDArray[np.int64]] = []
+        faults: list[str] = []
+        for first in range(0, len(anchors), _CHUNK_WINDOWS):
+            chunk, usable_anchors = self._forecast_chunk(
+                table, anchors[first : first + _CHUNK_WINDOWS], faults
+            )
+            if chunk:
+                chunks.append(chunk)
+                chunk_anchors.append(usable_anchors)
+        usable = np.concatenate([*chunk_anchors, anchors[:0]])
+        frame = None
+        if len(usable):
+            columns = {
+                name: np.concatenate([chunk[name] for chunk in chunks]).astype(np.float64).ravel()
+                for name in chunks[0]
+            }
+            frame = pd.DataFrame(columns, index=self._history_index(table, usable))
+        return Usable(
+            series=self.series,
+            frame=frame,
+            anchors=usable,
+            left_out=np.setdiff1d(anchors, usable),
+            fault=faults[0] if faults else "",
+        )
+
+    def _forecast_chunk(
+        self, table: FeatureTable, anchors: NDArray[np.int64], faults: list[str]
+    ) -> tuple[dict[str, NDArray[np.float32]], NDArray[np.int64]]:
+        """Forecast from a few windows.
+
+        Returns: Forecasts by column, shape (N, H), and the last rows of their windows, shape (N,), of the
+            windows in which all prices are above zero. Descriptions of other prices are appended to `faults`.
+        """
+        rows = anchors[:, None] + np.arange(1 - self.lookback_bars, 1)
+        windows_NTF = table.select(self.features)[rows]
+        inputs = dict(zip(self.features, np.moveaxis(windows_NTF, -1, 0), strict=True))
+        is_valid = self._above_zero(inputs, table.open_time_s[rows], faults)
+        if not is_valid.any():
+            return {}, anchors[:0]
+        valid_anchors = anchors[is_valid]
+        forecasts = self._by_column(self.forecast_all(windows_NTF[is_valid]))
+        is_usable = self._above_zero(forecasts, self._opens_s(table, valid_anchors), faults)
+        usable_forecasts = {name: values[is_usable] for name, values in forecasts.items()}
+        return usable_forecasts, valid_anchors[is_usable]
+
+    def _history_index(self, table: FeatureTable, anchors: NDArray[np.int64]) -> pd.MultiIndex:
+        """Return the index of `forecast_history`, shape (N * H,)."""
+        opens = pd.to_datetime(self._opens_s(table, anchors).ravel(), unit="s", utc=True)
+        issued = opens[:: self.horizon_bars].repeat(self.horizon_bars)
+        steps = np.tile(np.arange(1, self.horizon_bars + 1), len(anchors))
+        return pd.MultiIndex.from_arrays([issued, steps, opens], names=[ISSUED_AT, STEP, OPEN_TIME])
+
+    def _opens_s(self, table: FeatureTable, anchors: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return when the forecast bars of windows open, seconds since the epoch, shape (N, H)."""
+        steps = np.arange(1, self.horizon_bars + 1)
+        opens_s: NDArray[np.int64] = table.open_time_s[anchors][:, None] + steps * self.series.bar_s
+        return opens_s
+
+    def _above_zero(
+        self, columns: Mapping[str, NDArray[Any]], open_time_s: NDArray[np.int64], faults: list[str]
+    ) -> NDArray[np.bool_]:
+        """Return in which windows all prices and bands are above zero.
+
+        Args:
+            columns: Values by column, shape (N, bars); columns that are no prices are ignored.
+            open_time_s: Open times of their bars, seconds since the epoch, shape (N, bars).
+            faults: Gets a description of the smallest value of each column that is not above zero.
+
+        Returns:
+            Shape (N,).
+        """
+        is_positive = np.ones(len(open_time_s), np.bool_)
+        prices = [name for task in TASKS.values() if task.is_price for name in task.columns]
+        for name, values in columns.items():
+            is_price = any(name == price or name.startswith(f"{price}_q") for price in prices)
+            if is_price and (values <= 0).any():
+                row = np.unravel_index(np.argmin(values), values.shape)
+                faults.append(f"{name} {values[row]:.7g} for the bar at {iso(int(open_time_s[row]))}")
+                is_positive &= (values > 0).all(axis=1)
+        return is_positive
+
+    def _by_column(self, forecasts: Forecasts) -> dict[str, NDArray[np.float32]]:
+        """Return the columns of a frame of forecasts, each of shape (N, H): points, then quantiles."""
+        columns = {}
+        for task, values_NHC in forecasts.points.items():
+            for number, name in enumerate(TASKS[task].columns):
+                columns[name] = values_NHC[:, :, number]
+        for task, values_NHQC in forecasts.quantiles.items():
+            for number, name in enumerate(TASKS[task].columns):
+                for level_number, level in enumerate(self.quantiles):
+                    if level != MEDIAN:  # the median is the point forecast
+                        columns[quantile_column(name, level)] = values_NHQC[:, :, level_number, number]
+        return columns
+
+    def _warn_of_train_candles(self, open_time_s: NDArray[np.int64]) -> None:
+        """Warn if forecasts are issued before the end of the training data."""
+        num_in_training = int(np.count_nonzero(open_time_s + self.series.bar_s < self.trained_until_s))
+        if num_in_training:
+            warnings.warn(
+                f"{self.series}: {num_in_training:,} of {len(open_time_s):,} forecasts are issued before "
+                f"{iso(self.trained_until_s)}, in candles of the training; "
+                "their errors say nothing about new candles",
+                SeenCandlesWarning,
+                stacklevel=self._stacklevel,
+            )
+
+    def _require_unbroken(self, candles: Candles) -> None:
+        """Raise a `DataError` if too few candles at the end have no gap for a window and its warm-up."""
+        unbroken = int(np.count_nonzero(candles.segment == candles.segment[-1]))
+        if unbroken < self.needed_bars:
+            hole = f" after the hole that ends at {iso(candles.open_time_s[-unbroken])}"
+            raise self._refusal(
+                f"needs {self.needed_bars} unbroken candles at the end ({self.lookback_bars} lookback + "
+                f"{self.warmup_bars} warm-up)",
+                f"{unbroken}{hole if unbroken < len(candles) else ''}",
+                "Fetch the missing candles, or a longer history",
+            )
+
+    def _require_recent(self, candles: Candles, max_age_bars: int, now_s: int | None) -> None:
+        """Raise a `DataError` if too many bars have closed after the newest candle."""
+        now_s = _present_s(now_s)
+        closed_s = int(candles.open_time_s[-1]) + self.series.bar_s
+        age_bars = (now_s - closed_s) // self.series.bar_s
+        if age_bars > max_age_bars:
+            raise self._refusal(
+                f"at most {max_age_bars} bars may have closed after the newest candle",
+                f"{age_bars:,} bars between its close at {iso(closed_s)} and now, {iso(now_s)}",
+                "Take newer ones (param:source live), or allow old (param:allow_old; "
+                "in Python max_age_bars=None)",
+            )
+
+    def _refusal(self, rule: str, got: str, fix: str) -> DataError:
+        return DataError(where=str(self.series), rule=rule, got=got, fix=fix)
+
+    def _require_fit(self, file: str) -> None:
+        """Raise an `ArtifactError` if the model's shapes or its metadata contradict each other."""
+        outputs = self.model.output if isinstance(self.model.output, dict) else {}
+        output_shapes = {task: tuple(output.shape[1:]) for task, output in outputs.items()}
+        input_shapes = [tuple(model_input.shape[1:]) for model_input in self.model.inputs]
+        expected = self.about.shapes
+        if input_shapes != [expected.window] or output_shapes != expected.outputs or not output_shapes:
+            rule = f"must take and give what {METADATA_FILE} says: {expected}"
+            got = f"{', '.join(map(str, input_shapes))} to {output_shapes}"
+            raise ArtifactError(where=file, rule=rule, got=got, fix=_FIX)
+        contradictions = _contradictions(self.about)
+        if contradictions:
+            rule = f"must be what {METADATA_FILE} says in all of its keys"
+            got = f"a contradiction in {listed(contradictions)}"
+            raise ArtifactError(where=file, rule=rule, got=got, fix=_FIX)
+
+
+def _joined_to_candles(candles: Candles, history: pd.DataFrame) -> pd.DataFrame:
+    """Join each forecast of a history to the newest candle that it was made from."""
+    ahead = pd.DataFrame(history.droplevel(OPEN_TIME).unstack(STEP))
+    ahead.columns = ahead.columns.map("{0[0]}_ahead_{0[1]}".format)
+    frame = candles.to_frame()
+    frame[USABLE_FROM] = pd.to_datetime(candles.open_time_s + candles.series.bar_s, unit="s", utc=True)
+    return frame.join(ahead, on=USABLE_FROM)
+
+
+def checked_candles(candles: Candles | RawCandles, series: Series, now_s: int | None = None) -> Candles:
+    """Return checked candles of a series.
+
+    Args:
+        candles: Checked candles, or a table of raw ones as `v8.data.market.frames` reads it: a frame, rows
+        of an
+            exchange library, columns by name; open times in any unit that `v8.data.market.frames` reads
+            (without a zone: UTC), any row order. Columns and attributes that name the symbol, timeframe or
+            series must match.
+        series: The series that they must be of.
+        now_s: The current time, seconds since the epoch, UTC; None for this machine's clock. The last row of
+            a table is dropped if it has not closed by then.
+
+    Raises:
+        DataError: If they are of another series or timeframe, cannot be repaired without guessing, or the
+            newest row that has closed cannot be used.
+    """
+    if not isinstance(candles, Candles):
+        candles = check_candles(candles, series, source=FRAME, now_s=_present_s(now_s))
+        require_one_unit(candles)
+    elif candles.series != series:
+        raise of_another_series(series, str(candles.series))
+    require_newest(candles)
+    return candles
+
+
+def _present_s(now_s: int | None) -> int:
+    return int(time.time()) if now_s is None else now_s
+
+
+def seconds_of(moment: str | datetime | None, default: int) -> int:
+    """Return a time in seconds since the epoch; without a zone it is UTC. None gives `default`.
+
+    Raises:
+        DataError: If it is not a time, or before 1678 or after 2261.
+    """
+    if moment is None:
+        return default
+    try:
+        return int(pd.to_datetime(moment, utc=True).timestamp())
+    except (ValueError, OverflowError, TypeError) as error:  # NaT has no timestamp
+        rule = "is a time, such as 2024-08-01 or 2024-08-01T12:00+02:00"
+        fix = "Write it in ISO 8601; without a zone it is UTC"
+        raise DataError(where="start or end", rule=rule, got=repr(moment), fix=fix) from error
+
+
+def _require_same_feature(feature: FeatureInfo, location: str) -> None:
+    """Raise an `ArtifactError` if a feature is computed in another way than when the model was trained.
+
+    The digests are compared; in older artefacts, which have none, the definitions.
+    """
+    name = feature.name
+    digest = indicators.ancestry(name).digest
+    definition = indicators.definitions([name])[name]
+    is_same = feature.digest == digest or (feature.digest is None and feature.definition == definition)
+    if not is_same:
+        of_package = ", and the version of ta that it names" if indicators.is_of_package(name) else ""
+        raise ArtifactError(
+            where=f"{location}, feature {name}",
+            rule=f"this v8 computes it as {definition!r}",
+            got=f"another formula, {feature.definition!r}",
+            fix=f"Use the v8 that trained the model{of_package}",
+        )
+
+
+def _contradictions(metadata: Metadata) -> list[str]:
+    """Return the keys of the metadata that contradict others."""
+    profile = metadata.profile
+    is_consistent = {
+        "bar_s": metadata.bar_s == Series.parse(metadata.series).bar_s,
+        "profile.lookback_bars": profile.lookback_bars in (None, metadata.lookback_bars),
+        "profile.horizon_bars": profile.horizon_bars in (None, metadata.horizon_bars),
+        "profile.features": profile.features in (None, tuple(metadata.names)),
+        "profile.quantiles": not profile.quantiles or fault_of(profile.quantiles) is None,
+    }
+    for name, task in metadata.tasks.items():
+        is_consistent[f"tasks.{name}"] = name in TASKS and task.columns == TASKS[name].columns
+    return [key for key, is_so in is_consistent.items() if not is_so]

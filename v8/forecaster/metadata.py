@@ -1,0 +1,495 @@
+"""`metadata.json`, the complete description of a model (G20), and the schema by which it is read.
+
+    BTCUSDT-15m/    model.keras, history.csv, forecasts.json, README.md, metadata.json
+
+It holds the inputs, how the model was fitted, its errors, and the sha256 of the model file. It is written
+last, so a folder that has this file is complete. The file may come from anybody: published texts must be
+plain words. The large sections are checked when they are first used.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Final
+
+from pydantic import ConfigDict, StrictBool
+
+from v8.base import records
+from v8.base.errors import ArtifactError, listed
+from v8.base.records import (
+    AS_WRITTEN,
+    ColumnName,
+    Count,
+    Moment,
+    Number,
+    Plain,
+    Positive,
+    Seconds,
+    Sha256,
+    Word,
+)
+from v8.base.storage import digest_file
+from v8.data.market.candles import CandlePin, Candles, pin_of
+from v8.data.market.series import SeriesName
+from v8.data.windows.scaling import Scaling
+from v8.model.evaluation.evaluation import Evaluation, QuantileEvaluation
+from v8.model.evaluation.leaderboard import SeriesResult, read_result
+from v8.model.evaluation.price_range import RangeCoverage
+from v8.model.evaluation.verdict import Verdicts, verdicts_of
+from v8.profile.formulas import ANCHORED_KINDS
+from v8.profile.indicators import FEATURES, fault_of, warmup_bars
+from v8.profile.profile import Profile, ProfileName, TableSettings, recorded_profile, recorded_tables
+from v8.profile.quantile_levels import quantile_output
+from v8.profile.tasks import TASKS
+
+ARTIFACT_FORMAT: Final = 2  # version of the keys of `metadata.json`
+MODEL_FILE = "model.keras"
+ONNX_FILE: Final = "model.onnx"  # the same model for onnxruntime; most models have none
+METADATA_FILE = "metadata.json"
+GENERATIONS_FOLDER = "generations"  # holds the run folders of models that were trained later
+ERROR_FILE = "error.txt"  # full traceback of a failed series, next to where its model would be (G10)
+HISTORY_FILE = "history.csv"
+_FORMAT_FIX: Final = "Train the series again, or use the v8 that wrote it"
+_FIX: Final = "Restore the artefact's folder, download it again, or train the series again"
+
+
+_STRICT: Final = ConfigDict(extra="forbid")
+"""Refuses keys that v8 does not write: where a key may be missing, another name for it would go unnoticed."""
+
+
+@dataclass(frozen=True)
+class SpanInfo:
+    """The train, validation or test span."""
+
+    rows: tuple[Count, Count]  # first row of the feature table, and the row after the last one
+    first_open: Moment  # open time of the first bar, ISO 8601
+    last_open: Moment  # open time of the last bar, ISO 8601
+    num_windows: Count
+
+
+@dataclass(frozen=True)
+class SplitInfo:
+    """The three spans."""
+
+    train: SpanInfo
+    validation: SpanInfo
+    test: SpanInfo
+
+
+@dataclass(frozen=True)
+class CandlesInfo(CandlePin):
+    """The candles that the model was made from."""
+
+    source: Word  # name of the candle source
+    dataset: Plain | None = None
+    """Dataset of the Hub that they came from, `user/name`; not written where they came from elsewhere."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureInfo:
+    """A feature and how it is computed; fields with a default are missing in files of older versions."""
+
+    __pydantic_config__: ClassVar = _STRICT
+
+    name: ColumnName
+    kind: Plain | None = None  # what kind of number it is, which says how it is scaled
+    definition: Plain  # a sentence
+    digest: str | None = None  # of the code that computes it
+    value_range: tuple[Number, Number] | None = None
+    """Smallest and largest value in the train part, in the unit of the feature."""
+
+
+@dataclass(frozen=True)
+class TaskInfo:
+    """Columns of a task and their unit."""
+
+    __pydantic_config__: ClassVar = _STRICT
+
+    columns: tuple[Word, ...]
+    unit: Plain
+
+
+@dataclass(frozen=True)
+class ModelShapes:
+    """What a model takes and gives, for one window."""
+
+    window: tuple[int, ...]  # bars and features
+    outputs: Mapping[str, tuple[int, ...]]  # by name, those of the paths left out
+
+    def __str__(self) -> str:
+        return f"{self.window} to {dict(self.outputs)}"
+
+
+@dataclass(frozen=True)
+class ProfileInfo:
+    """Keys of the profile; None or empty if an older version did not have the key."""
+
+    name: ProfileName
+    lookback_bars: Positive | None = None
+    horizon_bars: Positive | None = None
+    features: tuple[ColumnName, ...] | None = None
+    covariates: tuple[Any, ...] = ()
+    quantiles: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingInfo:
+    """How it was fitted, in the order of the file; an older v8 did not write what is None by default."""
+
+    __pydantic_config__: ClassVar = _STRICT
+
+    precision: Word
+    batch_size: Count | None = None  # windows of one micro-batch
+    gradient_accumulation: Count | None = None  # micro-batches of one optimiser step
+    epochs_run: Count
+    best_epoch: Count
+    best_validation_loss: float | None = None  # None of a formula, too
+    untrained_validation_loss: float | None = None  # None of a formula, too
+    stopped_by: Plain | None = None
+    resumed_from_epoch: Count | None = None
+    started_from: str | None = None
+    """Sha256 of the model file whose weights training began from; not written where they were drawn."""
+    device: Plain
+    peak_memory_bytes: int | None = None  # of the device
+    peak_process_bytes: int | None = None
+    fleet_size: int | None = None  # models that trained as one program
+    windows_per_s: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as JSON values."""
+        content = asdict(self)
+        if self.started_from is None:
+            del content["started_from"]
+        return content
+
+
+@dataclass(frozen=True)
+class MachineInfo:
+    """The machine that trained the model."""
+
+    cpu: Plain
+    num_cores: Positive
+    memory_bytes: Count | None = None
+
+
+def _fault_of_versions(versions: Mapping[str, str]) -> str | None:
+    missing = sorted({"v8", "keras"} - versions.keys())
+    return f"names the version of {' and '.join(missing)}" if missing else None
+
+
+def _fault_of_features(features: tuple[FeatureInfo, ...]) -> str | None:
+    return fault_of([feature.name for feature in features])
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """The content of `metadata.json`. Sections that have no field are in `content`."""
+
+    content: Mapping[str, Any]  # the complete file as JSON values
+    series: SeriesName
+    created_at: Moment
+    is_demo_market: StrictBool
+    candles: CandlesInfo
+    profile: ProfileInfo
+    profile_digest: Sha256
+    features: Annotated[tuple[FeatureInfo, ...], records.refusing(_fault_of_features)]
+    lookback_bars: Positive
+    horizon_bars: Positive
+    bar_s: Positive
+    tasks: Mapping[Word, TaskInfo]
+    split: SplitInfo
+    num_parameters: Count
+    training: TrainingInfo
+    seconds: Mapping[str, Seconds]
+    versions: Annotated[Mapping[Word, Plain], records.refusing(_fault_of_versions)]
+    machine: MachineInfo
+    model_sha256: Sha256
+    onnx_sha256: Sha256 | None = None  # of `model.onnx`; None without that file
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the features."""
+        return [feature.name for feature in self.features]
+
+    @property
+    def shapes(self) -> ModelShapes:
+        """What its model takes and gives: windows, and forecasts with their quantiles."""
+        outputs: dict[str, tuple[int, ...]] = {}
+        num_levels = len(self.profile.quantiles)
+        for task in self.tasks.keys() & TASKS.keys():
+            num_columns = len(TASKS[task].columns)
+            outputs[task] = (self.horizon_bars, num_columns)
+            if num_levels:
+                outputs[quantile_output(task)] = (self.horizon_bars, num_levels, num_columns)
+        return ModelShapes((self.lookback_bars, len(self.features)), outputs)
+
+    @property
+    def value_ranges(self) -> dict[str, tuple[float, float]]:
+        """Smallest and largest value of each feature in training, without those in quote currency.
+
+        Models read features in quote currency relative to the newest close, so their values say little.
+        """
+        return {
+            feature.name: feature.value_range
+            for feature in self.features
+            if feature.value_range and FEATURES[feature.name].kind not in ANCHORED_KINDS
+        }
+
+    @property
+    def needed_bars(self) -> int:
+        """Fewest candles without a gap that a forecast needs: lookback and warm-up."""
+        return self.lookback_bars + warmup_bars(self.names)
+
+    @property
+    def tables(self) -> tuple[TableSettings, ...]:
+        """The user's own tables that the model reads; `ProfileError` if the section is invalid."""
+        return recorded_tables(self.profile.covariates, where=self._location("profile.covariates"))
+
+    @property
+    def trained_until_s(self) -> int:
+        """When the last candle of the validation span closed, seconds since the epoch.
+
+        Training and early stopping used candles up to then.
+        """
+        return int(datetime.fromisoformat(self.split.validation.last_open).timestamp()) + self.bar_s
+
+    @cached_property
+    def trained_profile(self) -> Profile:
+        """The complete profile; `ProfileError` if this version of v8 cannot read it."""
+        return recorded_profile(self.content["profile"], where=f"metadata of {self.series}")
+
+    # The large sections. They raise `ArtifactError` if one is missing or damaged.
+
+    @cached_property
+    def scaling(self) -> Scaling:
+        """How the inputs are scaled."""
+        section = self.content.get("scaling")
+        location = self._location("scaling")
+        return records.checked(Scaling, section, where=location, fix=_FIX, rule=AS_WRITTEN)
+
+    @property
+    def is_evaluated(self) -> bool:
+        """Whether the model was evaluated when it was trained."""
+        return "evaluation" in self.content
+
+    @cached_property
+    def evaluation(self) -> Evaluation:
+        """Errors of the model and of the baselines on the test span."""
+        if not self.is_evaluated:
+            raise not_evaluated(f"metadata of {self.series}")
+        return Evaluation.from_json(self.content.get("evaluation"), where=self._location("evaluation"))
+
+    @cached_property
+    def quality(self) -> dict[str, dict[str, Any]]:
+        """Per task the comparison with naive and with the best baseline; empty if it was not evaluated."""
+        if not self.is_evaluated:
+            return {}
+        return {
+            task: {
+                "relative_mae": verdict.naive.relative_mae,
+                "verdict": verdict.naive.verdict,
+                "best_baseline": verdict.best.name,
+                "relative_mae_to_best": verdict.best.relative_mae,
+                "verdict_against_best": verdict.best.verdict,
+            }
+            for task, verdict in self.verdicts.items()
+        }
+
+    @property
+    def has_own_baseline(self) -> bool:
+        """Whether its best baseline is that of this series alone, because its run stored no verdict."""
+        return self.is_evaluated and self.result.verdict is None
+
+    @cached_property
+    def verdicts(self) -> Verdicts:
+        """Per task the verdict that its run gave; that on this series alone where none is stored.
+
+        A run stores it when it ends.
+        """
+        if self.result.verdict is not None:
+            return self.result.verdict
+        return verdicts_of({self.series: self.evaluation})[self.series]
+
+    @cached_property
+    def quantiles(self) -> QuantileEvaluation | None:
+        """Errors of the quantiles on the test span; None if the model forecasts none."""
+        section = self.content.get("quantiles")
+        if section is None:
+            return None
+        return QuantileEvaluation.from_json(section, where=self._location("quantiles"))
+
+    @cached_property
+    def result(self) -> SeriesResult:
+        """What reports need of the model; `ArtifactError` if it was not evaluated."""
+        _ = self.evaluation  # raises the error
+        return read_result(self.content)
+
+    def verified_model(self, folder: Path) -> Path:
+        """Return the model file of a folder, after comparing it with the recorded digest.
+
+        Raises:
+            ArtifactError: If there is no such file, or its digest is another one.
+        """
+        return self._verified(folder / MODEL_FILE, self.model_sha256)
+
+    def verified_onnx(self, folder: Path) -> Path:
+        """Return the ONNX file of a folder as `verified_model` does; there must be a digest of one."""
+        return self._verified(folder / ONNX_FILE, str(self.onnx_sha256))
+
+    def _verified(self, file: Path, recorded: str) -> Path:
+        actual = digest_file(file) if file.is_file() else None
+        if actual != recorded:
+            rule = f"must be the file whose sha256 {METADATA_FILE} records ({recorded[:12]})"
+            got = "no such file" if actual is None else f"a file with sha256 {actual[:12]}"
+            fix = "Restore the artefact's folder, or start a new run with param:fresh"
+            raise ArtifactError(where=str(file), rule=rule, got=got, fix=fix)
+        return file
+
+    def _location(self, key: str) -> str:
+        return f"metadata of {self.series}, key {key}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetadataDraft:
+    """What `metadata.json` will say of a new model: all but the digest of the model file.
+
+    It is written by the types that `Metadata` is read by, and whoever saves it reads it again first
+    (`v8.forecaster.series_artifact.save_description`): what is written must be what reading accepts.
+    """
+
+    created_at: str  # ISO 8601 in UTC
+    candles: Candles  # that the model was made from
+    is_publishable: bool  # false for the demo market
+    dataset: str | None  # dataset of the Hub that the candles came from, `user/name`
+    profile: Profile
+    features: Sequence[FeatureInfo]
+    table_digest: str  # of the feature table
+    split: Mapping[str, Any]  # see `SplitAbout`; and the rows of the embargo
+    scaling: Scaling
+    calibration: Sequence[Mapping[str, Any]] | None
+    """By task the network's share of the forecast; None where it has every share."""
+    seed: int
+    num_parameters: int
+    training: TrainingInfo
+    evaluation: Evaluation | None  # None where it was not evaluated
+    quantiles: QuantileEvaluation | None  # None where it was not evaluated, or forecasts none
+    price_range: RangeCoverage | None = None  # None where its range of prices was not evaluated
+    importance: Mapping[str, Any] | None  # of each kind of inputs; None where it was not measured
+    seconds: Mapping[str, float]  # wall time by stage
+    versions: Mapping[str, str]
+    machine: Mapping[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the keys of the file, in its order, as JSON values."""
+        profile = self.profile
+        calibration: dict[str, Any] = {"kind": profile.calibration}
+        if self.calibration:
+            calibration["tasks"] = self.calibration
+        results: dict[str, Any] = {}
+        if self.evaluation is not None:
+            results["evaluation"] = self.evaluation.to_json()
+        if self.quantiles is not None:
+            results["quantiles"] = self.quantiles.to_json()
+        if self.price_range is not None:
+            results["price_range"] = asdict(self.price_range)
+        if self.importance is not None:
+            results["importance"] = self.importance
+        return {
+            "format": ARTIFACT_FORMAT,
+            "series": str(self.candles.series),
+            "created_at": self.created_at,
+            "is_demo_market": not self.is_publishable,
+            "candles": {
+                "source": self.candles.source,
+                **({"dataset": self.dataset} if self.dataset else {}),
+                "is_publishable": self.is_publishable,
+                **asdict(pin_of(self.candles)),
+                "report": asdict(self.candles.report),
+            },
+            "profile": profile.model_dump(mode="json"),
+            "profile_digest": profile.digest,
+            "features": [asdict(feature) for feature in self.features],
+            "warmup_bars": warmup_bars(profile.features),
+            "lookback_bars": profile.lookback_bars,
+            "horizon_bars": profile.horizon_bars,
+            "bar_s": self.candles.series.bar_s,
+            "tasks": {
+                name: asdict(TaskInfo(columns=TASKS[name].columns, unit=TASKS[name].unit))
+                for name in profile.tasks
+            },
+            "table_digest": self.table_digest,
+            "split": self.split,
+            "scaling": asdict(self.scaling),
+            "calibration": calibration,
+            "seed": self.seed,
+            "num_parameters": self.num_parameters,
+            "training": self.training.to_json(),
+            **results,
+            "seconds": {stage: round(seconds, 4) for stage, seconds in self.seconds.items()},
+            "versions": self.versions,
+            "machine": self.machine,
+        }
+
+
+_KEYS: Final = frozenset(
+    {field.name for field in fields(Metadata)} - {"content"}
+    | {"format", "warmup_bars", "table_digest", "scaling", "calibration", "seed", "verdict"}
+    | {"evaluation", "quantiles", "price_range", "importance"}
+)
+"""Keys that `metadata.json` may have: those of `Metadata`, and those that are read from its content."""
+
+
+def not_evaluated(location: str) -> ArtifactError:
+    """Return the error for a model that was not evaluated, where an evaluation is needed."""
+    rule = "must have been evaluated when it was trained"
+    got = "no evaluation"
+    fix = "Train it in a run that evaluates, or ask Forecaster.evaluate in Python"
+    return ArtifactError(where=location, rule=rule, got=got, fix=fix)
+
+
+def read_metadata(folder: Path, *, series: str | None = None) -> Metadata:
+    """Read `metadata.json` of an artefact, which must be of `series` unless that is None.
+
+    Raises:
+        ArtifactError: If it is missing or damaged, has an unknown format, or is of another series.
+    """
+    file = folder / METADATA_FILE
+    content = records.read_json_object(file, fix=_FIX)
+    if content.get("format") == ARTIFACT_FORMAT and series not in (None, content.get("series")):
+        rule = f"must be of {series}, as the name of its folder says"
+        got = repr(content.get("series"))[:80]
+        fix = "Restore the artefact's folder or train the series again"
+        raise ArtifactError(where=str(file), rule=rule, got=got, fix=fix)
+    return checked_metadata(content, where=str(file))
+
+
+def checked_metadata(content: Mapping[str, Any], *, where: str = METADATA_FILE) -> Metadata:
+    """Check the content of `metadata.json`; errors begin with `where`.
+
+    Raises:
+        ArtifactError: If it has an unknown format, or a key is missing or damaged.
+    """
+    records.check_format(content, (ARTIFACT_FORMAT,), kind="artefact", where=where, fix=_FORMAT_FIX)
+    unknown = content.keys() - _KEYS
+    if unknown:
+        got = f"the unknown keys {listed(sorted(unknown))}"
+        raise ArtifactError(where=where, rule=AS_WRITTEN, got=got, fix=_FIX)
+    values = {**content, "content": content}
+    return records.checked(Metadata, values, where=where, fix=_FIX, rule=AS_WRITTEN)
+
+
+@contextmanager
+def redo_offered(folder: Path) -> Iterator[None]:
+    """Extend the advice of an `ArtifactError` about a finished series by how to train that series again."""
+    try:
+        yield
+    except ArtifactError as error:
+        series = folder.name
+        fix = f"repeat the command of the run with param:redo {series} to train this series again"
+        if folder.parent.parent.name == GENERATIONS_FOLDER:
+            fix = f"take {series} out of serving.json, so that its first model serves again"
+        fix = f"Restore it, or {fix}"
+        raise ArtifactError(where=error.where, rule=error.rule, got=error.got, fix=fix) from error

@@ -1,0 +1,1 @@
+"""What forecasts: networks, training, baselines; and evaluation. TensorFlow is imported late."""

@@ -1,0 +1,485 @@
+"""Baselines: forecasts without a network, which a model has to beat, in the order of the reports.
+
+A baseline is fitted to the train span only and then forecasts any windows from the data known at each of
+them, so it can neither see the test span nor be tuned on it. A plug-in adds one by calling
+`BASELINES.register`; it may leave out tasks.
+
+Some baselines read only closes: nothing moves, or the average move continues. Others forecast future ranges
+from past ranges. They start from the variance of one bar's return, estimated at the window, which gives for a
+task:
+
+* Open, high, low, close: a distance from the last close in proportion to the root of the variance.
+* Bands and volatility: their windows hold known closes and, k steps ahead, k points of a random walk. The
+  expected variance of the twenty closes is that of the naive forecast plus the bar's variance times
+  `future_weights`.
+
+All coefficients are fitted per step and column, on train windows, to the absolute error in returns, by which
+forecasts are evaluated. `range_paths` is defined in `v8.model.baselines.ranges`; the profile of that name
+publishes it as a Keras file, in single precision. `lightgbm` reads ranges over several horizons and the
+naive forecast, without a fixed formula. One booster per task and column is used for all steps: the step is a
+term. The targets are moves in units of the recent range, weighted by it, so that the absolute error is one
+in returns. No term depends on the price, so that series can be pooled.
+
+LightGBM is optional (`pip install lightgbm`). It is fitted with one thread and a fixed seed: the same candles
+give the same forecast.
+
+Legend: N windows, H steps of the horizon, Q levels, C columns of a task, T terms of a regression, P paths, S
+rows to learn from.
+"""
+
+import importlib
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from operator import attrgetter, methodcaller
+from types import ModuleType
+from typing import Any, Final, TypeAlias
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from v8.base.arrays import FloatArray
+from v8.base.errors import SeriesError
+from v8.base.registry import Named, Registry, read_descriptions
+from v8.base.regression import weighted_median
+from v8.base.rounding import MAX_STEPS_AGAIN, float32_step
+from v8.data.market.series import iso
+from v8.data.windows.scaling import Scaling
+from v8.data.windows.span import PastSpan, Span
+from v8.model.baselines import ranges
+from v8.profile.columns import BAND_PERIOD_BARS, CLOSE, OHLC, RANGE_BARS, TASK_OHLC
+from v8.profile.formulas import FLOOR_SHARE, recent_range
+from v8.profile.quantile_levels import MEDIAN
+from v8.profile.tasks import BANDS_TASK, TASKS, Closes, future_weights
+
+TaskForecasts: TypeAlias = Mapping[str, FloatArray]
+Forecast: TypeAlias = Callable[[Span], TaskForecasts]
+
+
+@dataclass(frozen=True)
+class Baseline(Named):
+    """A forecast without a network.
+
+    Args:
+        fit: Maps the train span and the constants of its scaling to a function of windows, a `PastSpan`. That
+            function reads only data known at each window and returns arrays of shape (N, H, C)
+            (`target_shape`) per task of the profile, float64, in the task's unit. It may leave tasks out.
+        brief: What it does in a few words, without a full stop; None for those of plug-ins.
+        is_installed: Returns whether the optional package of the baseline is installed; true without one.
+        fit_quantiles: Maps train span, constants and levels to a function of windows that returns quantiles,
+            (N, H, Q, C) per task of the profile; None for a baseline without quantiles.
+    """
+
+    fit: Callable[[Span, Scaling], Forecast]
+    brief: str | None = None
+    is_installed: Callable[[], bool] = lambda: True
+    fit_quantiles: Callable[[Span, Scaling, Sequence[float]], Forecast] | None = None
+
+    def fitted(self, train: Span, scaling: Scaling, levels: Sequence[float] = ()) -> Forecast:
+        """Fit the baseline and return a function that forecasts windows.
+
+        The function never sees the actual values of the windows. A baseline of a plug-in does not see candles
+        after the train span either, and forecasts some windows a second time, alone, from candles that end
+        when the forecast is issued.
+
+        Args:
+            train: Windows of the train span.
+            scaling: Constants of the train span.
+            levels: Levels of quantiles to forecast; without levels points are forecast.
+
+        Raises:
+            SeriesError: By the returned function, if the second forecast of a plug-in's baseline differs.
+        """
+        is_shipped = any(self is baseline for baseline in _SHIPPED)
+        if not is_shipped:
+            train = train.self_contained
+        if not levels:
+            forecast = self.fit(train, scaling)
+        elif self.fit_quantiles:
+            forecast = self.fit_quantiles(train, scaling, levels)
+        else:
+            forecast = _no_forecast
+
+        def forecast_past(span: Span) -> TaskForecasts:
+            forecasts = forecast(span.past_only)
+            if not is_shipped:
+                _require_causal(self.name, forecast, span.past_only, forecasts)
+            return forecasts
+
+        return forecast_past
+
+
+def _no_forecast(span: Span) -> TaskForecasts:
+    """Forecast no task."""
+    return {}
+
+
+SAME_SHARE: Final = 1e-6
+"""Share by which forecasts in double precision of a plug-in's baseline may differ when they are repeated."""
+NUM_CHECKED: Final = 4  # windows that a plug-in's baseline forecasts a second time
+
+
+def _require_causal(name: str, forecast: Forecast, span: PastSpan, forecasts: TaskForecasts) -> None:
+    """Refuse forecasts, by task (N, ...), that change when the candles end at the time of issue."""
+    if span.is_single_window:
+        return
+    numbers = np.linspace(0, len(span) - 1, NUM_CHECKED).astype(int).tolist()
+    for number in dict.fromkeys(numbers):
+        window = span.window(number)
+        single = forecast(window)
+        for task, values in forecasts.items():
+            together = np.asarray(values[number], np.float64)
+            alone = np.asarray(single[task][0], np.float64)
+            tolerance = SAME_SHARE * np.abs(alone)
+            if np.asarray(values).dtype == np.float32:
+                magnitude = TASKS[task].magnitude(window.last_close[0], alone)
+                tolerance = MAX_STEPS_AGAIN * float32_step(magnitude)
+            is_same_shape = together.shape == alone.shape
+            if is_same_shape and np.allclose(together, alone, rtol=0.0, atol=tolerance, equal_nan=True):
+                continue
+            issued_s = int(window.table.open_time_s[-1]) + window.table.series.bar_s
+            raise SeriesError(
+                where=f"{span.table.series}, baseline {name}, forecast of {task} at {iso(issued_s)}",
+                rule="is the same when it is made alone, from candles that end when it is issued",
+                got=f"{together.flat[0]:.7g} among other windows, {alone.flat[0]:.7g} alone",
+                fix="Let it read only data known at each window, and use no random numbers",
+            )
+
+
+def _last_close(span: Span) -> TaskForecasts:
+    newest = _implied(span, span.history_close[:, None], span.last_close[:, None])
+    return {task: np.repeat(values, span.horizon_bars, axis=1) for task, values in newest.items()}
+
+
+def _fit_offset(train: Span, scaling: Scaling) -> Forecast:
+    def forecast(span: Span) -> TaskForecasts:
+        with np.errstate(over="ignore"):  # infinite forecasts are refused when errors are measured
+            return {task.task: span.naive[task.task] * np.exp(task.offset) for task in scaling.tasks}
+
+    return forecast
+
+
+def _fit_drift(train: Span, scaling: Scaling) -> Forecast:
+    first_move = np.log(train.actual[TASK_OHLC][:, 0, OHLC.index(CLOSE)] / train.last_close)
+    drift = float(first_move.mean())
+
+    def forecast(span: Span) -> TaskForecasts:
+        path = span.last_close[:, None] * np.exp(drift * np.arange(1, span.horizon_bars + 1))
+        closes = np.concatenate([span.history_close, path], axis=1)
+        windows = np.lib.stride_tricks.sliding_window_view(closes, BAND_PERIOD_BARS, axis=1)
+        return _implied(span, windows[:, 1:].copy(), path)
+
+    return forecast
+
+
+def _fit_conformal(train: Span, scaling: Scaling, levels: Sequence[float]) -> Forecast:
+    """Add the quantiles of past errors, in recent ranges, to the naive forecast."""
+
+    def unit(task: str, span: Span) -> FloatArray:
+        return span.unit(task, scaling.floored_range(span.recent_range))
+
+    quantiles_HQC = {}
+    for task in train.actual:
+        errors_NHC = (train.actual[task] - train.naive[task]) / unit(task, train)
+        quantiles_HQC[task] = np.quantile(errors_NHC, levels, axis=0).swapaxes(0, 1)
+
+    def forecast(span: Span) -> TaskForecasts:
+        return {
+            task: span.naive[task][:, :, None] + quantiles_HQC[task] * unit(task, span)[..., None]
+            for task in span.profile.tasks
+        }
+
+    return forecast
+
+
+def _implied(span: Span, windows: FloatArray, path: FloatArray) -> TaskForecasts:
+    """Compute all tasks from future closes (N, H) and their windows of twenty closes (N, H, 20)."""
+    closes = Closes(1.0, path, windows.mean(axis=2), windows.std(axis=2, ddof=1))
+    return {task: TASKS[task].implied(np, closes) for task in span.profile.tasks}
+
+
+SCALED_BARS: Final = 20  # bars of the range in `scaled`, as for the bands
+
+
+def fit_har(train: Span, scaling: Scaling) -> Forecast:
+    """Fit a regression per step and column on the ranges over `RANGE_BARS`, with least absolute errors.
+
+    The terms of a step are the deviations that follow if the future ranges equal the mean range over each of
+    these horizons; for tasks of the Bollinger window also the deviation of the naive forecast. There is no
+    intercept: in a flat market no move is expected.
+    """
+    fitted = ranges.fit_moves(train, partial(_har_terms, train))
+    return lambda span: ranges.move_by(span, fitted, partial(_har_terms, span))
+
+
+def _fit_constants(train: Span, variance_of: Callable[[Span], FloatArray]) -> Forecast:
+    """Fit one constant per step and column to a variance that is estimated at each window."""
+    variance = variance_of(train)[:, None, None]
+    ahead = variance * future_weights(train.horizon_bars)[:, None]
+    naive = train.naive_deviation[:, :, None]
+    constants = {}
+    for task, moved in train.moves().items():
+        if TASKS[task].has_window:
+            # Variance of the twenty closes = that of the naive forecast + constant x future variance. The
+            # error of a column is that of its deviation, so its slope in the constant is the weight in the
+            # median. A column in the middle of the bands (0 deviations) contains no information about it.
+            per_column = TASKS[task].column_deviations
+            grown = np.divide(moved, per_column, out=np.zeros_like(moved), where=per_column != 0)
+            added = np.maximum(naive + grown, 0.0) ** 2 - naive**2
+            slope = ahead / np.sqrt(naive**2 + ahead + np.finfo(float).tiny)
+            constants[task] = _constants(added, ahead, slope)
+        else:
+            # Distance from the last close = constant x root of the bar's variance.
+            constants[task] = _constants(moved, np.sqrt(variance), np.sqrt(variance))
+
+    return lambda span: {
+        task: _ranged(span, task, variance_of(span), constant) for task, constant in constants.items()
+    }
+
+
+def _constants(moved_NHC: FloatArray, terms: FloatArray, weights: FloatArray) -> FloatArray:
+    """Return the constants (H, C) in moved = constant x term, as weighted medians of the ratios."""
+    terms_NHC = np.broadcast_to(terms, moved_NHC.shape)
+    weights_NHC = np.broadcast_to(weights, moved_NHC.shape)
+    constants = []
+    for step in range(moved_NHC.shape[1]):
+        moved_NC = moved_NHC[:, step]
+        terms_NC = terms_NHC[:, step]
+        weights_NC = weights_NHC[:, step]
+        is_moving = terms_NC > 0
+        ratios = np.divide(moved_NC, terms_NC, out=np.zeros_like(moved_NC), where=is_moving)
+        constants.append(weighted_median(ratios, np.where(is_moving, weights_NC, 0.0)))
+    return np.stack(constants)
+
+
+def _ranged(span: Span, task: str, variance: FloatArray, constant: FloatArray) -> FloatArray:
+    if not TASKS[task].has_window:
+        return span.moved(task, np.sqrt(variance)[:, None, None] * constant)
+    naive = span.naive_deviation[:, :, None]
+    ahead = variance[:, None, None] * future_weights(span.horizon_bars)[:, None]
+    deviation = np.sqrt(np.maximum(naive**2 + constant * ahead, 0.0))
+    return span.moved(task, (deviation - naive) * TASKS[task].column_deviations)
+
+
+def _har_terms(span: Span, has_window: bool) -> Iterator[FloatArray]:
+    """Yield the terms of each step, shape (N, T); those of all steps together could exceed the memory."""
+    variances_NR = np.stack([span.range_variance(bars) for bars in RANGE_BARS], axis=-1)
+    for step, weight in enumerate(future_weights(span.horizon_bars)):
+        if has_window:
+            naive_N1 = span.naive_deviation[:, step, None]
+            yield np.concatenate([np.sqrt(naive_N1**2 + variances_NR * weight), naive_N1], axis=1)
+        else:
+            yield np.sqrt(variances_NR)
+
+
+def fit_range_paths(train: Span, scaling: Scaling) -> Forecast:
+    """Fit the regression of ranges to the train span; forecasts are medians of paths of its bars."""
+    levels = train.profile.quantiles or (MEDIAN,)
+    quantiles = fit_range_path_quantiles(train, scaling, levels)
+    middle = levels.index(MEDIAN)
+    return lambda span: {task: values[:, :, middle] for task, values in quantiles(span).items()}
+
+
+def fit_range_path_quantiles(train: Span, scaling: Scaling, levels: Sequence[float]) -> Forecast:
+    """Fit as `fit_range_paths` does; the forecast is quantiles over the paths, shape (N, H, Q, C).
+
+    Medians and quantiles are evaluated one after the other: the same spans are fitted and simulated only
+    once.
+    """
+    forecasts_by_levels = _FITTED.setdefault(train, {})
+    key = tuple(levels)
+    if key not in forecasts_by_levels:
+        formula = ranges.fit_range_paths(train)
+        cache = WeakKeyDictionary[Span, TaskForecasts]()
+
+        def forecast(span: Span) -> TaskForecasts:
+            if span not in cache:
+                cache[span] = formula.simulate(span, levels)
+            return cache[span]
+
+        forecasts_by_levels[key] = forecast
+    return forecasts_by_levels[key]
+
+
+_FITTED: Final = WeakKeyDictionary[Span, dict[tuple[float, ...], Forecast]]()
+"""Forecasts of quantiles by the train span that they were fitted to, as long as the span exists."""
+
+
+PACKAGE: Final = "lightgbm"
+
+TERM_DECIMALS: Final = 6
+"""Decimals of a term: values that differ only by rounding errors must take the same branch of a tree."""
+
+
+@dataclass(frozen=True)
+class Boosting:
+    """How boosters are grown."""
+
+    num_trees: int  # trees of each booster
+    num_leaves: int  # leaves of a tree
+    learning_rate: float  # weight of each tree
+    min_leaf: int  # fewest rows of a leaf; a window has one row per step
+    max_windows: int  # most windows of a series to fit, evenly spaced; neighbouring windows share most bars
+
+    def settings(self) -> dict[str, Any]:
+        """Return them under LightGBM's names, with those that make it repeatable."""
+        return {
+            "objective": "l1",
+            "num_leaves": self.num_leaves,
+            "learning_rate": self.learning_rate,
+            "min_data_in_leaf": self.min_leaf,
+            "seed": 42,
+            "num_threads": 1,
+            "deterministic": True,
+            # else the faster of two algorithms is chosen by timing, and they round differently
+            "force_row_wise": True,
+            "verbosity": -1,
+        }
+
+
+ALONE: Final = Boosting(num_trees=20, num_leaves=4, learning_rate=0.15, min_leaf=1_000, max_windows=10_000)
+"""For one series. Chosen on validation spans: larger trees, more trees or fewer windows had higher errors."""
+
+
+def fit_boosted(spans: Sequence[Span], boosting: Boosting = ALONE) -> Forecast:
+    """Fit one booster per task and column to the train spans of one or several series.
+
+    Columns that a range does not move stay at the naive forecast, because a range has no direction.
+
+    Raises:
+        SeriesError: If LightGBM is not installed or cannot be loaded.
+    """
+    boosters = _boosters(_lightgbm(), spans, boosting)
+
+    def forecast(span: Span) -> TaskForecasts:
+        terms = _flat(boosting_terms(span))
+        unit_N11 = recent_unit(span)[:, None, None]
+        moves = {task: np.zeros_like(naive) for task, naive in span.naive.items()}
+        for (task, column), booster in boosters.items():
+            moves[task][:, :, column] = booster.predict(terms, num_threads=1).reshape(len(unit_N11), -1)
+        return {task: span.moved(task, moved * unit_N11) for task, moved in moves.items()}
+
+    return forecast
+
+
+def boosting_terms(span: Span) -> FloatArray:
+    """Compute the terms of each step of each window, which do not depend on the price level, shape (N, H, T).
+
+    Logarithms of the recent range and of the ranges over `RANGE_BARS` relative to it; middle and deviation of
+    the naive forecast's bands in recent ranges; the growth of the deviation if future ranges equal the recent
+    one; the step. All but the step are zero where nothing has moved.
+    """
+    unit = recent_unit(span)
+    is_moving = unit > 0
+    divisor = np.where(is_moving, unit, 1.0)
+    deviations = np.stack([np.sqrt(span.range_variance(bars)) for bars in RANGE_BARS], axis=-1)
+    shares = np.maximum(deviations / divisor[:, None], FLOOR_SHARE)
+    by_window = np.log(np.concatenate([divisor[:, None], shares], axis=1)) * is_moving[:, None]
+    bands = BANDS_TASK.implied(np, span.naive_closes)
+    middle = (bands.mean(axis=2) / span.last_close[:, None] - 1.0) / divisor[:, None]
+    naive = span.naive_deviation / divisor[:, None]
+    grown = np.sqrt(naive**2 + future_weights(span.horizon_bars) * is_moving[:, None]) - naive
+    steps = np.broadcast_to(np.arange(1.0, span.horizon_bars + 1), naive.shape)
+    by_step = np.stack([middle, naive, grown, steps], axis=-1)
+    repeated = np.repeat(by_window[:, None], span.horizon_bars, axis=1)
+    return np.concatenate([repeated, by_step], axis=2).round(TERM_DECIMALS)
+
+
+def recent_unit(span: Span) -> FloatArray:
+    """Return the usual size of one bar's move at each window, shape (N,), in returns; 0 in a flat market."""
+    deviations = [np.sqrt(span.range_variance(bars)) for bars in RANGE_BARS[1:]]
+    shortest, short, long, longest = deviations
+    return recent_range(shortest, short, long, longest)
+
+
+def _boosters(lightgbm: ModuleType, spans: Sequence[Span], boosting: Boosting) -> dict[tuple[str, int], Any]:
+    """Fit one booster for each task and column that a range moves; none if nothing moved at all."""
+    terms = []
+    weights = []
+    moves = defaultdict(list)
+    for span in spans:
+        unit = recent_unit(span)
+        used = np.flatnonzero(unit > 0)  # without a unit moves cannot be scaled
+        used = used[:: max(1, -(-len(used) // boosting.max_windows))]
+        terms.append(_flat(boosting_terms(Span(span.table, span.profile, span.anchors[used]))))
+        weights.append(np.repeat(unit[used] / unit.mean(), span.horizon_bars))
+        for task, moved in span.moves().items():
+            moves[task].append(_flat(moved[used] / unit[used, None, None]))
+    if not any(len(rows) for rows in terms):
+        return {}
+    settings = boosting.settings()
+    # The terms are binned once for all boosters.
+    data = lightgbm.Dataset(np.concatenate(terms), weight=np.concatenate(weights), params=settings)
+    boosters = {}
+    for task, task_moves in moves.items():
+        for column in np.flatnonzero(TASKS[task].is_moved):
+            data.set_label(np.concatenate([moved[:, column] for moved in task_moves]))
+            boosters[task, int(column)] = lightgbm.train(settings, data, boosting.num_trees)
+    return boosters
+
+
+def _flat(values_NHX: FloatArray) -> FloatArray:
+    """Stack the steps of all windows, shape (N x H, X)."""
+    return values_NHX.reshape(-1, values_NHX.shape[-1])
+
+
+def _lightgbm() -> ModuleType:
+    try:
+        return importlib.import_module(PACKAGE)
+    except (ImportError, OSError) as error:  # OSError: a library that it needs is missing, such as libgomp
+        raise SeriesError(
+            where=f"baseline {PACKAGE}",
+            rule=f"needs a complete installation of the optional package {PACKAGE}, or none",
+            got=f"{type(error).__name__} ({error})",
+            fix=f"Run: pip install {PACKAGE}, or uninstall it to go without",
+        ) from error
+
+
+NAIVE: Final = "naive"
+"""Key of the naive forecast, the first baseline with which every model is compared, for every task."""
+
+_DESCRIPTIONS: Final = read_descriptions("v8.model.baselines", "baselines.yaml")
+
+
+def _shipped(name: str, fit: Callable[[Span, Scaling], Forecast], **options: Any) -> Baseline:
+    """Return a baseline of v8, described in `baselines.yaml`."""
+    return Baseline(**_DESCRIPTIONS[name], fit=fit, **options)
+
+
+BASELINES: Final[Registry[Baseline]] = Registry(
+    "baseline",
+    [
+        _shipped("last_close", lambda train, scaling: _last_close),
+        # Split conformal prediction: Lei et al. 2018, doi:10.1080/01621459.2017.1307116.
+        _shipped(NAIVE, lambda train, scaling: lambda span: span.naive, fit_quantiles=_fit_conformal),
+        _shipped("offset", _fit_offset),
+        _shipped("drift", _fit_drift),
+        _shipped(
+            "scaled",
+            lambda train, scaling: _fit_constants(train, methodcaller("range_variance", SCALED_BARS)),
+        ),
+        _shipped("ewma", lambda train, scaling: _fit_constants(train, attrgetter("ewma_variance"))),
+        _shipped("har", fit_har),
+        _shipped("range_paths", fit_range_paths, fit_quantiles=fit_range_path_quantiles),
+        # `find_spec` does not import the package.
+        _shipped(
+            PACKAGE,
+            lambda train, scaling: fit_boosted([train]),
+            is_installed=lambda: find_spec(PACKAGE) is not None,
+        ),
+    ],
+)
+"""All baselines; reports leave out those whose optional package is not installed."""
+
+_SHIPPED: Final = tuple(BASELINES.values())
+
+
+def called(baseline: str) -> str:
+    """Return the name of a baseline for readers: "naive", or its key.
+
+    >>> called("naive"), called("har")
+    ('naive', 'har')
+    """
+    return "naive" if baseline == NAIVE else baseline

@@ -1,0 +1,393 @@
+"""The evaluation of one series: errors of the model's forecasts and quantiles, and of every baseline's.
+
+Of the model and of every installed baseline an evaluation keeps errors per step and column, counts, and the
+figures that significance tests start from. Means, skill scores and p-values are computed from them when they
+are needed, so the report, the metadata and the model card cannot disagree. How two errors compare is decided
+by the rule of `v8.model.evaluation.significance`.
+
+The verdict compares the model with two of them, naive and the best baseline of the run, and is stored when
+all series of the run are evaluated (`v8.model.evaluation.verdict`).
+
+Legend: N windows, H steps of the horizon, Q levels, C columns of a task.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from itertools import chain
+from typing import Any, ClassVar, Final, Literal, Self
+
+import numpy as np
+
+from v8.base.arrays import AnyFloatArray
+from v8.base.errors import ArtifactError, SeriesError, listed
+from v8.base.records import Count, Number, Word, adapter, check_format, checked
+from v8.data.windows.dataset import SeriesData
+from v8.data.windows.scaling import Scaling
+from v8.data.windows.span import Span
+from v8.model.baselines.baselines import BASELINES, NAIVE, Baseline
+from v8.model.evaluation import metrics
+from v8.model.evaluation.metrics import ErrorGrid, QuantileErrors, Share, StepDirection, TaskErrors
+from v8.model.evaluation.significance import (
+    BaselineComparison,
+    Losses,
+    Significance,
+    best_of,
+    degrees_of_freedom,
+    error_ratio,
+    is_equal,
+    with_degrees_of_freedom,
+)
+from v8.profile.columns import TASK_OHLC
+from v8.profile.quantile_levels import interval_names, intervals
+from v8.profile.tasks import TASKS
+
+MODEL: Final = "model"
+"""Name of the evaluated model among the names of forecasters; the others are names of baselines."""
+
+ErrorKind = Literal["mae", "rmse"]
+
+_FIX: Final = "Train this series again, or read it with the version of v8 that wrote it"
+
+
+class JsonRecord:
+    """A record that is written as JSON, and whose parts are checked against each other when it is read."""
+
+    kind: ClassVar[str]  # name of the record in error messages
+    formats: ClassVar[tuple[int, ...]]  # versions of its keys that can be read; the last one is written
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all fields as plain JSON values, without NaN and infinity."""
+        content = adapter(type(self)).dump_python(self, mode="json", by_alias=True)
+        return {"format": self.formats[-1], **content}
+
+    @classmethod
+    def from_json(cls, content: Any, *, where: str = "the evaluation") -> Self:
+        """Read what `to_json` wrote, in any of `formats`.
+
+        Raises `ArtifactError`, whose message begins with `where`, if the content is damaged.
+        """
+        rule = f"must be an {cls.kind} of format {cls.formats[-1]}"
+        check_format(content, cls.formats, kind=cls.kind, where=where, fix=_FIX)
+        if content["format"] != cls.formats[-1]:
+            content = with_degrees_of_freedom(content)
+        record = checked(cls, content, where=where, fix=_FIX, rule=rule)
+        faults = [*record.faults()]
+        if faults:
+            raise ArtifactError(where=where, rule=rule, got=listed(faults), fix=_FIX)
+        return record
+
+    def faults(self) -> Iterator[str]:
+        """Describe contradictions between fields, each of which is in its range."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class EvaluatedTask:
+    """Errors on one task."""
+
+    columns: tuple[str, ...]  # columns that are forecast
+    errors: Mapping[Word, TaskErrors]  # per forecaster (`MODEL` or a key of `BASELINES`), in both units
+    significance: Mapping[Word, Significance]  # per baseline: test of mean absolute errors in returns
+
+
+@dataclass(frozen=True)
+class Evaluation(JsonRecord):
+    """Errors of a model and of every baseline on the test span of one series."""
+
+    kind = "evaluation"
+    formats = (5, 6)  # in 5 tests had a lag in place of degrees of freedom
+    num_windows: Count  # windows of the test span
+    horizon_bars: Count  # steps ahead
+    tasks: Mapping[str, EvaluatedTask]  # by the name of the task
+    direction: tuple[StepDirection, ...]  # hit rates of the close, one entry per step
+    validation_mae: Mapping[Word, Mapping[Word, Number]] = field(default_factory=dict)
+    """Per task and baseline the mean absolute error on the validation span, in returns; empty if unknown."""
+
+    @property
+    def errors(self) -> dict[str, Mapping[str, TaskErrors]]:
+        """Errors per task and forecaster."""
+        return {task: evaluated.errors for task, evaluated in self.tasks.items()}
+
+    def error(self, task: str, forecaster: str = MODEL, kind: ErrorKind = "mae") -> ErrorGrid:
+        """Return errors in returns, the unit in which coins can be compared."""
+        grid: ErrorGrid = getattr(self.tasks[task].errors[forecaster], f"{kind}_return")
+        return grid
+
+    def relative_error(
+        self, task: str, error: ErrorKind = "mae", baseline: str = NAIVE, forecaster: str = MODEL
+    ) -> float | None:
+        """Return a forecaster's error divided by a baseline's, both in returns over all steps and columns.
+
+        The ratio is unitless; below 1 the forecaster is better. None if the baseline made no error.
+        """
+        forecaster_error = self.error(task, forecaster, error).overall
+        baseline_error = self.error(task, baseline, error).overall
+        return error_ratio(forecaster_error, baseline_error)
+
+    def against(self, task: str, baseline: str = NAIVE) -> BaselineComparison:
+        """Compare the model's mean absolute error with a baseline's.
+
+        The p-value is not corrected for evaluating many series. It is None where there are too few windows
+        for a test, and where the two errors are equal.
+        """
+        model_error = self.error(task, MODEL).overall
+        baseline_error = self.error(task, baseline).overall
+        p_value = self.tasks[task].significance[baseline].p_value
+        if is_equal(model_error, baseline_error):
+            p_value = None
+        return BaselineComparison(
+            baseline=baseline,
+            model_error=model_error,
+            baseline_error=baseline_error,
+            p_value=p_value,
+            corrected_p_value=p_value,
+        )
+
+    def best_baseline(self, task: str) -> str:
+        """Return the best baseline of a task for this series alone; see `best_baseline`."""
+        return best_baseline([self], task)
+
+    def faults(self) -> Iterator[str]:
+        """Describe contradictions between the fields."""
+        if TASK_OHLC not in self.tasks:
+            yield f"no task {TASK_OHLC}"
+        if [step.step for step in self.direction] != [*range(1, self.horizon_bars + 1)]:
+            yield f"other steps than 1 to {self.horizon_bars} in direction"
+        for step in self.direction:
+            if not step.adds_up(self.num_windows):
+                yield f"counts of step {step.step} that are not those of {self.num_windows} windows"
+        for task, evaluated in self.tasks.items():
+            fault = _fault(self, task, evaluated)
+            if fault is not None:
+                yield f"{task} with {fault}"
+
+
+@dataclass(frozen=True)
+class EvaluatedQuantiles:
+    """Errors of the quantiles of one task."""
+
+    errors: Mapping[Word, QuantileErrors]  # per forecaster, `MODEL` or a baseline with quantiles
+    significance: Mapping[Word, Significance]  # per baseline: of the CRPS
+
+    def relative_error(self, baseline: str) -> float | None:
+        """Return the model's CRPS divided by a baseline's; None if the baseline's is zero."""
+        return error_ratio(self.errors[MODEL].crps, self.errors[baseline].crps)
+
+
+@dataclass(frozen=True)
+class QuantileEvaluation(JsonRecord):
+    """Errors of the quantiles of a model and of baselines on the test span of one series."""
+
+    kind = "evaluation of quantiles"
+    formats = (2, 3)  # in 2 tests had a lag in place of degrees of freedom
+    levels: tuple[Share, ...]  # all quantile levels, ascending
+    num_windows: Count  # windows of the test span
+    tasks: Mapping[str, EvaluatedQuantiles]  # by the name of the task
+
+    def summary(self) -> dict[str, dict[str, Any]]:
+        """Return per task the CRPS, in returns and relative to each baseline's, and coverage by interval."""
+        summary: dict[str, dict[str, Any]] = {}
+        for task, evaluated in self.tasks.items():
+            model = evaluated.errors[MODEL]
+            names = interval_names(self.levels)
+            summary[task] = {
+                "crps": model.crps,
+                "relative_crps": {name: evaluated.relative_error(name) for name in evaluated.significance},
+                "coverage": {name: model.mean_coverage(number) for number, name in enumerate(names)},
+            }
+        return summary
+
+    def faults(self) -> Iterator[str]:
+        """Describe contradictions between the fields."""
+        num_intervals = len(intervals(self.levels))
+        for task, evaluated in self.tasks.items():
+            if task not in TASKS or MODEL not in evaluated.errors:
+                yield f"the task {task}"
+                continue
+            first = _shape_of(evaluated.errors[MODEL].pinball)
+            lengths = [len(self.levels), num_intervals, num_intervals]
+            expected = [(length, *first[1:]) if length else (0,) for length in lengths]
+            for errors in evaluated.errors.values():
+                shapes = [_shape_of(cells) for cells in (errors.pinball, errors.coverage, errors.width)]
+                if not first or shapes != expected:
+                    yield f"{task} with losses of another shape than its levels"
+
+
+def best_baseline(evaluations: Sequence[Evaluation], task: str) -> str:
+    """Return the best baseline of a task over several series, by the rule of `best_of`.
+
+    The errors on the validation span decide. Where they are not known of all series, those on the
+    evaluated span do.
+    """
+    errors: list[Mapping[str, float]] = [
+        evaluation.validation_mae.get(task, {}) for evaluation in evaluations
+    ]
+    if not all(errors):
+        errors = [
+            {name: evaluation.error(task, name).overall for name in evaluation.tasks[task].significance}
+            for evaluation in evaluations
+        ]
+    return best_of(errors)
+
+
+def evaluate_windows(
+    data: SeriesData, model_forecasts: Mapping[str, AnyFloatArray]
+) -> tuple[Evaluation, Losses]:
+    """Evaluate a model and every baseline on the test span, see `evaluate_span`.
+
+    The errors of baselines on the validation span are noted, too: there the best one is chosen, so that no
+    model is compared with a baseline that was picked on the test span.
+    """
+    evaluation, losses = evaluate_span(
+        data.spans["test"], model_forecasts, train=data.spans["train"], scaling=data.scaling
+    )
+    return replace(evaluation, validation_mae=_baseline_errors(data)), losses
+
+
+def _baseline_errors(data: SeriesData) -> dict[str, dict[str, float]]:
+    """Return per task and installed baseline the mean absolute error on the validation span, in returns."""
+    span = data.spans["validation"]
+    errors: dict[str, dict[str, float]] = {task: {} for task in TASKS if task in span.profile.tasks}
+    for name, baseline in _installed().items():
+        forecasts = baseline.fitted(data.spans["train"], data.scaling)(span)
+        for task, by_name in errors.items():
+            if task in forecasts:
+                task_errors, _ = metrics.measure_errors(span, task, forecasts[task])
+                by_name[name] = task_errors.mae_return.overall
+    return errors
+
+
+def _installed() -> dict[str, Baseline]:
+    return {name: baseline for name, baseline in BASELINES.items() if baseline.is_installed()}
+
+
+def evaluate_span(
+    span: Span, model_forecasts: Mapping[str, AnyFloatArray], *, train: Span, scaling: Scaling
+) -> tuple[Evaluation, Losses]:
+    """Evaluate a model and every installed baseline on some windows.
+
+    Args:
+        span: The windows.
+        model_forecasts: The model's forecasts per task, shape (N, H, C), in the task's unit.
+        train: The windows that the baselines are fitted to.
+        scaling: The scaling that was fitted to `train`.
+
+    Returns:
+        The evaluation, and the losses of every forecaster in each window.
+
+    Raises:
+        SeriesError: If a task is missing, forecasts have another shape than the actual values, or an error is
+            not a number or too large.
+    """
+    if set(model_forecasts) != set(span.profile.tasks):
+        raise SeriesError(
+            where=f"{span.table.series}, model",
+            rule=f"forecasts the tasks of its profile ({', '.join(sorted(span.profile.tasks))})",
+            got=listed(sorted(model_forecasts)) or "no task",
+            fix="Pass one array for each task of the profile",
+        )
+    # A generator: the forecasts of one baseline are measured before those of the next one take memory.
+    # `fitted` returns a function that forecasts a span.
+    of_baselines = ((name, baseline.fitted(train, scaling)(span)) for name, baseline in _installed().items())
+    forecasts = chain([(MODEL, model_forecasts)], of_baselines)
+    errors, losses = _measure(span, forecasts, metrics.measure_errors)
+    tasks = {
+        task: EvaluatedTask(
+            columns=TASKS[task].columns, errors=by_name, significance=losses.tests(task, MODEL)
+        )
+        for task, by_name in errors.items()
+    }
+    direction = metrics.measure_direction(span, model_forecasts[TASK_OHLC])
+    evaluation = Evaluation(
+        num_windows=len(span), horizon_bars=span.horizon_bars, tasks=tasks, direction=direction
+    )
+    return evaluation, losses
+
+
+def evaluate_quantiles(data: SeriesData, model: Mapping[str, AnyFloatArray]) -> QuantileEvaluation:
+    """Evaluate a model's quantiles on the test span, and those of every baseline that forecasts some.
+
+    Args:
+        data: The series; the baselines are fitted to its train span.
+        model: The model's quantiles per task, shape (N, H, Q, C), in the task's unit, at the levels of the
+            profile.
+    """
+    span = data.spans["test"]
+    train = data.spans["train"]
+    levels = span.profile.quantiles
+    with_quantiles = {name: baseline for name, baseline in BASELINES.items() if baseline.fit_quantiles}
+    of_baselines = (
+        (name, baseline.fitted(train, data.scaling, levels)(span))
+        for name, baseline in with_quantiles.items()
+    )
+    forecasts = chain([(MODEL, model)], of_baselines)
+    errors, losses = _measure(span, forecasts, partial(metrics.measure_quantiles, levels=levels))
+    tasks = {
+        task: EvaluatedQuantiles(errors=by_name, significance=losses.tests(task, MODEL))
+        for task, by_name in errors.items()
+    }
+    return QuantileEvaluation(levels=levels, num_windows=len(span), tasks=tasks)
+
+
+def _measure(
+    span: Span,
+    forecasts: Iterable[tuple[str, Mapping[str, AnyFloatArray]]],
+    measure: Callable[..., tuple[Any, Any]],
+) -> tuple[dict[str, dict[str, Any]], Losses]:
+    """Measure every forecaster, one after another.
+
+    Args:
+        span: The windows.
+        forecasts: Name of each forecaster and its forecasts per task.
+        measure: Takes the span, a task and forecasts of it; returns errors, and the loss of each window.
+
+    Returns:
+        Errors per task and forecaster, and all losses.
+    """
+    errors: dict[str, dict[str, Any]] = {task: {} for task in TASKS if task in span.profile.tasks}
+    losses: dict[str, dict[str, Any]] = {task: {} for task in errors}
+    for name, by_task in forecasts:
+        for task, forecast in by_task.items():
+            if task in errors:
+                errors[task][name], losses[task][name] = measure(span, task, forecast)
+    return errors, Losses(losses, span.bar_numbers, span.horizon_bars)
+
+
+def _fault(evaluation: Evaluation, task: str, evaluated: EvaluatedTask) -> str | None:
+    """Describe a contradiction within one task of an evaluation; None if there is none."""
+    names = evaluated.errors.keys()
+    tested = evaluated.significance.keys()
+    if task not in TASKS or evaluated.columns != TASKS[task].columns:
+        return f"the columns {listed(evaluated.columns)}"
+    grids = [getattr(errors, each.name) for errors in evaluated.errors.values() for each in fields(errors)]
+    shape = [len(evaluated.columns)] * evaluation.horizon_bars
+    if any([len(row) for row in grid.cells] != shape for grid in grids):
+        num_columns = len(evaluated.columns)
+        return f"errors of another shape than {evaluation.horizon_bars} steps of {num_columns} columns"
+    if NAIVE not in tested or names != {MODEL, *tested}:
+        return f"errors of {listed([*names])} and tests against {listed([*tested])}"
+    inconsistent = [
+        name for name in tested if not _fits(evaluated.significance[name], evaluation, task, name)
+    ]
+    if inconsistent:
+        return f"tests that do not follow from the errors: {listed(inconsistent)}"
+    return None
+
+
+def _fits(test: Significance, evaluation: Evaluation, task: str, baseline: str) -> bool:
+    """Return whether a test belongs to these errors: its mean is their difference, up to rounding."""
+    model_error = evaluation.error(task).overall
+    baseline_error = evaluation.error(task, baseline).overall
+    deviation = abs(test.mean_difference - (model_error - baseline_error))
+    is_same = deviation <= 1e-9 * max(model_error, baseline_error)
+    is_possible = test.degrees_of_freedom == degrees_of_freedom(test.num_windows, evaluation.horizon_bars)
+    return is_same and is_possible and test.num_windows == evaluation.num_windows
+
+
+def _shape_of(cells: metrics.Cells) -> tuple[int, ...]:
+    """Return the shape of cells; the empty shape if their rows differ in length."""
+    try:
+        return np.shape(cells)
+    except ValueError:
+        return ()

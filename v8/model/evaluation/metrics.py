@@ -1,0 +1,321 @@
+"""Errors of point forecasts and of quantiles per step and column, and hit rates of the direction.
+
+Two units: *price* is the unit of the column (quote currency; volatility is unitless), *return* is the error
+divided by the last known close, so that coins of any price can be compared (volatility, which is unitless, is
+the same in both). There are no percentages of scaled numbers: the same forecast would score differently under
+every scaling.
+
+Pinball losses measure quantiles. Twice their mean over the levels approximates the continuous ranked
+probability score (CRPS; Gneiting and Raftery 2007, doi:10.1198/016214506000001437). For a forecast of a
+single number the CRPS is the absolute error. An interval is calibrated where its coverage is its nominal
+level, and of calibrated intervals the narrower one is better.
+
+Legend: N windows, H steps of the horizon, Q levels, I central intervals, C columns of a task.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from v8.base.arrays import AnyFloatArray
+from v8.base.errors import SeriesError
+from v8.base.records import Count, Number
+from v8.data.windows.span import Span
+from v8.model.evaluation.significance import num_effective
+from v8.profile.columns import CLOSE, OHLC, TASK_OHLC
+from v8.profile.quantile_levels import intervals, pinball
+from v8.profile.tasks import TASKS
+
+Z_95: Final = 1.959963984540054
+"""Standard normal quantile of 97.5 %: two-sided 95 %."""
+
+FLAT_RETURN: Final = 2.0**-22
+"""Forecast moves up to this return, two units in the last place of float32 prices, have no direction."""
+
+MAX_ERROR: Final = 1e100
+"""Larger errors are refused: they are beyond any price. The squares of smaller ones can still be summed."""
+
+_STABILISE_FIX: Final = "Train again with a lower learning_rate or a clip_norm"
+
+Cell = Annotated[Number, Field(ge=0, lt=MAX_ERROR)]
+"""One error, 0 or above."""
+
+Share = Annotated[Number, Field(ge=0, le=1)]
+Cells = tuple[tuple[tuple[Cell, ...], ...], ...]
+
+
+@dataclass(frozen=True)
+class ErrorGrid:
+    """Mean absolute errors, H rows of C cells, all in one unit."""
+
+    cells: Annotated[tuple[tuple[Cell, ...], ...], Field(alias="by_step_and_column")]
+    power: ClassVar[Literal[1, 2]] = 1
+
+    @cached_property
+    def overall(self) -> float:
+        """Error over all steps and columns."""
+        return self._mean(cell for row in self.cells for cell in row)
+
+    @property
+    def by_step(self) -> tuple[float, ...]:
+        """Error of each step over all columns, first step first."""
+        return tuple(self._mean(row) for row in self.cells)
+
+    def _mean(self, cells: Iterable[float]) -> float:
+        # math.fsum rounds once, so a mean is the same to the last bit wherever it is computed again.
+        mean = _mean(cell**self.power for cell in cells)
+        return math.sqrt(mean) if self.power == 2 else mean
+
+
+@dataclass(frozen=True)
+class SquaredErrorGrid(ErrorGrid):
+    """Root mean squared errors, H rows of C cells, all in one unit."""
+
+    power = 2
+
+
+@dataclass(frozen=True)
+class TaskErrors:
+    """Errors of one forecaster on one task."""
+
+    mae_price: ErrorGrid  # mean absolute errors in the unit of the column (quote currency, or unitless)
+    rmse_price: SquaredErrorGrid  # root mean squared errors in that unit
+    mae_return: ErrorGrid  # mean absolute errors as a share of the last close, unitless
+    rmse_return: SquaredErrorGrid  # root mean squared errors as a share of the last close, unitless
+
+
+@dataclass(frozen=True)
+class StepDirection:
+    """How often the forecast close of one step lay on the same side of the last close as the actual one.
+
+    Windows whose actual close equals the last close have no direction, and neither do forecasts within
+    `FLAT_RETURN` of it. They are neither hits nor misses, and are counted separately.
+    """
+
+    step: Count  # bars ahead, from 1
+    num_hits: Count  # windows with a correct direction
+    num_counted: Count  # windows in which actual values and forecast both have a direction
+    num_rises: Count  # counted windows whose actual values rose: the hits of a forecast that always says "up"
+    num_flat_actual: Count  # windows left out because the actual values did not move
+    num_flat_forecast: Count  # further windows left out because the forecast did not move
+    num_effective: Number  # effective sample size: at most `num_counted`, 0 if no window is counted
+
+    @property
+    def rate(self) -> float | None:
+        """Hit rate, 0 to 1; None if no window is counted."""
+        return self.num_hits / self.num_counted if self.num_counted else None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """95 % confidence interval of the hit rate; None if no window is counted."""
+        rate = self.rate
+        return None if rate is None else wilson_interval(rate * self.num_effective, self.num_effective)
+
+    def adds_up(self, num_windows: int) -> bool:
+        """Return whether the counts are possible for a span of `num_windows` windows."""
+        num_all = self.num_counted + self.num_flat_actual + self.num_flat_forecast
+        is_part = max(self.num_hits, self.num_rises) <= self.num_counted
+        return num_all == num_windows and is_part and 0 <= self.num_effective <= max(1, self.num_counted)
+
+
+@dataclass(frozen=True)
+class QuantileErrors:
+    """Errors of one forecaster's quantiles of one task."""
+
+    pinball: Cells  # mean pinball losses in returns, Q x H x C, unitless
+    coverage: tuple[
+        tuple[tuple[Share, ...], ...], ...
+    ]  # share of actual values inside each interval, I x H x C
+    width: Cells  # mean widths of the intervals in returns, I x H x C, unitless
+
+    @property
+    def crps(self) -> float:
+        """Continuous ranked probability score over all steps and columns, in returns."""
+        return 2.0 * _mean_of(self.pinball)
+
+    def mean_coverage(self, interval: int) -> float:
+        """Return the share of actual values inside an interval over all steps and columns, 0 to 1."""
+        return _mean_of(self.coverage[interval : interval + 1])
+
+    def mean_width(self, interval: int) -> float:
+        """Return the mean width of an interval over all steps and columns, in returns."""
+        return _mean_of(self.width[interval : interval + 1])
+
+
+def measure_errors(span: Span, task: str, forecast: AnyFloatArray) -> tuple[TaskErrors, NDArray[np.float64]]:
+    """Measure the errors of forecasts of one task.
+
+    Args:
+        span: The windows.
+        task: The name of the task.
+        forecast: Shape (N, H, C), in the task's unit.
+
+    Returns:
+        Errors per step and column in both units; and the loss of each window, its mean absolute error in
+        returns, shape (N,), unitless. The mean of the losses is `TaskErrors.mae_return.overall`.
+
+    Raises:
+        SeriesError: If the shape is not that of the actual values, or an error is not a number or too large.
+    """
+    actual = span.actual[task]
+    location = f"{span.table.series}, forecast of {task}"
+    # NumPy would silently broadcast actual values of shape (N, 1, 4) against forecasts of shape (N, 4), and
+    # compare every window with every other one.
+    if forecast.shape != actual.shape:
+        rule = f"has the shape of its actual values, {actual.shape}"
+        got = f"the shape {forecast.shape}"
+        raise SeriesError(
+            where=location, rule=rule, got=got, fix="Give it the axes (windows, steps, columns)"
+        )
+    error = forecast.astype(np.float64) - actual
+    relative = in_returns(task, error, span.last_close)
+    largest = float(np.maximum(np.abs(error), np.abs(relative)).max())
+    if not largest < MAX_ERROR:  # also true for NaN
+        bad = [tuple(index) for index in np.argwhere(~np.isfinite(forecast)).tolist()]
+        first = f" from {forecast[bad[0]]} at {bad[0]} ({len(bad)} such numbers in all)" if bad else ""
+        rule = f"has errors below {MAX_ERROR:g}, which can be squared and averaged"
+        raise SeriesError(where=location, rule=rule, got=f"{largest:.3g}{first}", fix=_STABILISE_FIX)
+    errors = TaskErrors(
+        mae_price=_absolute_errors(error),
+        rmse_price=_squared_errors(error),
+        mae_return=_absolute_errors(relative),
+        rmse_return=_squared_errors(relative),
+    )
+    losses = np.abs(relative).mean(axis=(1, 2))
+    return errors, losses
+
+
+def measure_quantiles(
+    span: Span, task: str, forecast: AnyFloatArray, levels: Sequence[float]
+) -> tuple[QuantileErrors, NDArray[np.float64]]:
+    """Measure the errors of quantiles of one task.
+
+    Args:
+        span: The windows.
+        task: The name of the task.
+        forecast: Shape (N, H, Q, C), in the task's unit.
+        levels: The Q levels, ascending.
+
+    Returns:
+        The errors; and the loss of each window, its CRPS in returns, shape (N,), unitless.
+
+    Raises:
+        SeriesError: If the shape is not that of actual values and levels, or a number is not finite.
+    """
+    actual_NHC = span.actual[task]
+    num_windows, horizon, num_columns = actual_NHC.shape
+    shape = (num_windows, horizon, len(levels), num_columns)
+    if forecast.shape != shape or not np.isfinite(forecast).all():
+        location = f"{span.table.series}, quantiles of {task}"
+        got = f"the shape {forecast.shape}" if forecast.shape != shape else "others"
+        rule = f"are finite numbers of the shape {shape}"
+        raise SeriesError(where=location, rule=rule, got=got, fix=_STABILISE_FIX)
+    by_level = dict(zip(levels, np.moveaxis(forecast.astype(np.float64), 2, 0), strict=True))
+    losses = []
+    for level, quantile_NHC in by_level.items():
+        loss_NHC = pinball(np, actual_NHC - quantile_NHC, level)
+        losses.append(in_returns(task, loss_NHC, span.last_close))
+    losses_QNHC = np.stack(losses)
+    coverage = []
+    width = []
+    for low_level, high_level in intervals(levels):
+        low_NHC = by_level[low_level]
+        high_NHC = by_level[high_level]
+        coverage.append(((low_NHC <= actual_NHC) & (actual_NHC <= high_NHC)).mean(axis=0))
+        width.append(in_returns(task, high_NHC - low_NHC, span.last_close).mean(axis=0))
+    errors = QuantileErrors(
+        pinball=_tuples(losses_QNHC.mean(axis=1)), coverage=_tuples(coverage), width=_tuples(width)
+    )
+    return errors, 2.0 * losses_QNHC.mean(axis=(0, 2, 3))
+
+
+def in_returns(
+    task: str, error_NHC: NDArray[np.float64], last_close_N: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Divide errors by the last close; errors of a task that is unitless are returned unchanged."""
+    return error_NHC / last_close_N[:, None, None] if TASKS[task].is_price else error_NHC
+
+
+def measure_direction(span: Span, ohlc: AnyFloatArray) -> tuple[StepDirection, ...]:
+    """Count how often the forecast and the actual close moved from the last close in the same direction.
+
+    Args:
+        span: The windows.
+        ohlc: Forecasts of open, high, low and close, shape (N, H, 4), quote currency.
+
+    Returns:
+        One entry per step, in order.
+    """
+    close = OHLC.index(CLOSE)
+    last = span.last_close[:, None]
+    actual_values = np.sign(span.actual[TASK_OHLC][:, :, close] - last)
+    moves = ohlc[:, :, close].astype(np.float64) - last
+    forecasts = np.where(np.abs(moves) <= FLAT_RETURN * last, 0.0, np.sign(moves))
+    steps = []
+    for step, (actual, forecast) in enumerate(zip(actual_values.T, forecasts.T, strict=True), start=1):
+        is_counted = (actual != 0) & (forecast != 0)
+        hits = (actual == forecast)[is_counted].astype(np.float64)
+        num_independent = 0.0
+        if len(hits):
+            num_independent = num_effective(hits, step, span.bar_numbers[is_counted])
+        direction = StepDirection(
+            step=step,
+            num_hits=int(hits.sum()),
+            num_counted=len(hits),
+            num_rises=int(np.sum(is_counted & (actual > 0))),
+            num_flat_actual=int(np.sum(actual == 0)),
+            num_flat_forecast=int(np.sum((actual != 0) & (forecast == 0))),
+            num_effective=num_independent,
+        )
+        steps.append(direction)
+    return tuple(steps)
+
+
+def wilson_interval(num_hits: float, num_trials: float) -> tuple[float, float]:
+    """Return the 95 % confidence interval of a share, 0 to 1.
+
+    After Wilson (1927), doi:10.1080/01621459.1927.10502953. It assumes independent trials, but windows of a
+    test span overlap: beyond step 1, neighbouring windows share most of the bars that they forecast. So pass
+    the effective sample size (`v8.model.evaluation.significance.num_effective`), at least 1, which need not
+    be an integer.
+
+    >>> [round(end, 4) for end in wilson_interval(8, 10)]
+    [0.4902, 0.9433]
+    """
+    share = num_hits / num_trials
+    shrink = 1.0 + Z_95**2 / num_trials
+    centre = (share + Z_95**2 / (2 * num_trials)) / shrink
+    spread = share * (1.0 - share) / num_trials + Z_95**2 / (4 * num_trials**2)
+    reach = Z_95 / shrink * math.sqrt(spread)
+    return max(0.0, centre - reach), min(1.0, centre + reach)
+
+
+def _absolute_errors(error_NHC: NDArray[np.float64]) -> ErrorGrid:
+    return ErrorGrid(_tuples(np.abs(error_NHC).mean(axis=0)))
+
+
+def _squared_errors(error_NHC: NDArray[np.float64]) -> SquaredErrorGrid:
+    return SquaredErrorGrid(_tuples(np.sqrt((error_NHC**2).mean(axis=0))))
+
+
+def _tuples(values: Any) -> Any:
+    """Return an array as nested tuples of floats, which can be compared and hashed."""
+    cells = np.asarray(values)
+    if cells.ndim > 1:
+        return tuple(_tuples(row) for row in cells)
+    return tuple(float(cell) for cell in cells)
+
+
+def _mean(numbers: Iterable[float]) -> float:
+    values = list(numbers)
+    return math.fsum(values) / len(values)
+
+
+def _mean_of(cells: Cells) -> float:
+    return _mean(cell for level in cells for row in level for cell in row)

@@ -1,0 +1,1 @@
+"""What is trained: profile, tasks, columns, families, indicators and formulas by name."""

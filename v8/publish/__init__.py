@@ -1,0 +1,1 @@
+"""What others see of a run: the Hub, the report, the model card."""

@@ -1,0 +1,335 @@
+"""The headline, the tables and the page of a back-test, as the terminal and `backtest.html` show them.
+
+`v8.model.evaluation.fold_losses` computes the figures and `v8.runs.backtest_results` reads them; here they
+are only shown. `backtest.json` holds everything. `backtest.html` opens with the verdict over all folds and
+folds the details away.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Final
+
+from v8.base.errors import MAX_LISTED
+from v8.base.language import language, say, term
+from v8.base.storage import write_json, write_text
+from v8.base.wording import ABSENT, Table, digits, number, p_value, percent, plural, spaced
+from v8.model.baselines.baselines import called
+from v8.model.evaluation import fold_losses
+from v8.model.evaluation.fold_losses import CellGroup, TaskResult
+from v8.model.evaluation.significance import ALPHA, BEATS, LOSES
+from v8.profile.tasks import TASKS
+from v8.publish.report.figures import Dot, change_pct, spread_figure
+from v8.publish.report.markup import Html, document, element, facts, filled, folded, join, plot, shown_table
+from v8.publish.report.page import marked
+from v8.publish.report.verdict import TaskVerdict, best_first, in_words, source_in_words, titled, verdict_box
+from v8.runs.backtest_results import RESULTS_FILE, BacktestResults
+from v8.runs.nested_runs import BacktestPlan
+
+PAGE_FILE: Final = "backtest.html"
+
+SHORT: Final = ("fold", "task", "model", "best baseline", "its error", "× best", "smaller", "p", "verdict")
+"""Columns of the terminal's tables; the page adds every baseline, the shock and the quantiles."""
+
+QUANTILE_NOTE: Final = (
+    "CRPS: twice the mean pinball loss over the levels, relative to another forecaster's; below 1 the "
+    "model's quantiles are better. In 90 %: share of the actual values within that interval, over all steps "
+    "and columns. Medians over series."
+)
+
+NOTE: Final = (
+    "Medians over series of the mean absolute error, in returns, relative to the naive forecast's. The best "
+    "baseline is one for all folds and series of a timeframe: the one with the lowest median on their "
+    "validation spans. p: probability of such a difference from it if both were equally good "
+    "(Diebold-Mariano on the closes that all series share, Benjamini-Hochberg over the table); from "
+    f"{ALPHA:g} on the difference is not significant. Smaller: series and folds in which the model's error "
+    "is the smaller one, significantly or not."
+)
+
+BREAK_RULE: Final = (
+    "A fold is a break in volatility where the wildest of the n days after its train span (root mean square "
+    f"range of a day's bars) exceeds the 1 - {fold_losses.WILD_DAYS:g} / n quantile of its train days by a "
+    f"factor, its shock, above {fold_losses.BREAK_FACTOR:g}, at the median over series."
+)
+
+TaskResults = Mapping[str, TaskResult]
+"""The result of each task, by the task's name."""
+
+
+def write_backtest(path: Path, results: BacktestResults, trading_section: Html | None = None) -> list[Path]:
+    """Write `backtest.json` and `backtest.html` into a folder, each atomically, and return them.
+
+    The page has the section about trading where it is handed one.
+    """
+    json_file = path / RESULTS_FILE
+    page_file = path / PAGE_FILE
+    write_json(json_file, results.to_json())
+    with language():
+        write_text(page_file, backtest_page(results, trading_section))
+    return [json_file, page_file]
+
+
+def headline(results: BacktestResults) -> str:
+    """Say what the back-test covers, how many models are evaluated, and which folds are incomplete."""
+    plan = results.plan
+    shares = results.evaluated
+    num_models = sum(num for _, num in shares.values())
+    absences = ""
+    if num_models < len(plan.folds) * len(plan.series):
+        absences = say(
+            " {all} would be {num}, but series had no candles yet, or too few, in some folds: {series}.",
+            all=f"{len(plan.folds)} × {len(plan.series)}",
+            num=len(plan.folds) * len(plan.series),
+            series=_absences(plan),
+        )
+    scope = say(
+        "{folds} of {num} series, each trained again on {bars} candles from {source}: {have} of {all} models "
+        "evaluated.",
+        folds=plural(len(plan.folds), "fold"),
+        num=len(plan.series),
+        bars=f"{plan.profile['newest_bars']:,}",
+        source=source_in_words(plan.source),
+        have=len(results.cells),
+        all=num_models,
+    )
+    num_failed = sum(len(reasons) for reasons in results.failures.values())
+    failed = ""
+    if num_failed:
+        failed = say(" {models} failed or not finished.", models=plural(num_failed, "model"))
+    incomplete = [
+        say("fold {n} ({have} of {num} models)", n=fold, have=have, num=num)
+        for fold, (have, num) in shares.items()
+        if have < num
+    ]
+    completeness = say(" All folds are complete.")
+    if incomplete:
+        completeness = say(" Incomplete: {parts}.", parts=", ".join(incomplete))
+    return scope + absences + failed + completeness
+
+
+def _absences(plan: BacktestPlan) -> str:
+    """Name the series that are not in every fold, at most five, each with the number of its folds."""
+    parts = []
+    for series in plan.series:
+        num_folds = sum(series in fold.newest_s for fold in plan.folds)
+        if num_folds < len(plan.folds):
+            parts.append(say("{series} is in {n} of {num}", series=series, n=num_folds, num=len(plan.folds)))
+    shown = say(", ").join(parts[:MAX_LISTED])
+    num_more = len(parts) - MAX_LISTED
+    return shown if num_more <= 0 else say("{shown} and {num} more", shown=shown, num=num_more)
+
+
+def tables(results: BacktestResults, *, is_short: bool = False) -> Iterator[Table]:
+    """Yield the table of pooled figures and the table by fold.
+
+    A short table leaves out what does not fit into a terminal: all baselines but the best, and quantiles.
+    """
+    for title, stretches in (("Pooled", results.pools), ("By fold", results.folds)):
+        rows = [_stretch_cells(stretch, task) for stretch in stretches for task in stretch.tasks]
+        if not rows:
+            continue
+        columns = list(SHORT)
+        if not is_short:
+            columns = list(dict.fromkeys(name for row in rows for name in row))
+        cells = [[row.get(name, ABSENT) for name in columns] for row in rows]
+        yield Table(columns, cells, title)
+
+
+POOL_NOTE: Final = (
+    "Errors are multiples of naive's. Profiles that look differently far back or ahead evaluate other "
+    "windows, and near bars are easier: compare × best. Smaller: series and folds in which the error is the "
+    "smaller one, be it by chance."
+)
+"""Explains `pool_table`."""
+
+
+def pool_table(results_by_profile: Mapping[str, BacktestResults], title: str) -> Table:
+    """Put the pooled figures of several profiles, by name, into one short table."""
+    columns = ("profile", *SHORT)
+    rows = []
+    for profile, results in results_by_profile.items():
+        for pool in results.pools:
+            for task in pool.tasks:
+                cells = {"profile": profile, **_stretch_cells(pool, task)}
+                rows.append([cells[column] for column in columns])
+    return Table(columns, rows, title)
+
+
+def _stretch_cells(stretch: CellGroup, task: str) -> dict[str, str]:
+    """Write the figures of a task over some cells, by the names of columns."""
+    result = stretch.tasks[task]
+    best = called(result.best)
+    num_lower = say("{best} of {run}", best=result.num_better, run=result.num_cells)
+    cells = {
+        "fold": _fold_name(stretch),
+        "task": term(task),
+        "model": number(result.model_relative_mae),
+        "best baseline": best,
+        "its error": number(result.relative_mae.get(result.best)),
+        "× best": number(result.against_best),
+        "smaller": num_lower,
+        "p": p_value(result.p_best),
+        "verdict": in_words(result.outcome, best),
+    }
+    cells |= {called(name): number(multiple) for name, multiple in result.relative_mae.items()}
+    cells["shock"] = digits(max(stretch.shock, 1e-9))
+    cells |= {f"CRPS × {called(name)}": number(multiple) for name, multiple in result.crps.items()}
+    cells |= {say("in {interval}", interval=name): percent(share) for name, share in result.coverage.items()}
+    return cells
+
+
+def _fold_name(stretch: CellGroup) -> str:
+    """Name a fold by its first day, and a pool by its name."""
+    if stretch.name in fold_losses.POOLS:
+        return f"{term(stretch.name)}, {stretch.timeframe}"
+    name = f"{stretch.first_close[:10]}, {stretch.timeframe}"
+    return say("{fold} (break)", fold=name) if stretch.is_break else name
+
+
+def _days(stretch: CellGroup) -> str:
+    return f"{stretch.first_close[:10]} – {stretch.last_close[:10]}"
+
+
+def verdicts(results: BacktestResults) -> Iterator[list[str]]:
+    """Yield for each timeframe the sentences of its verdict over all folds, first what it covers."""
+    all_folds = next(iter(fold_losses.POOLS))
+    for pool in results.pools:
+        if pool.name == all_folds:
+            scope = say(
+                "{timeframe}: median of {num} series in all their folds, short test periods within {days}, "
+                "each trained again; the best baseline is that of these folds together.",
+                timeframe=pool.timeframe,
+                num=pool.num_series,
+                days=_days(pool),
+            )
+            task_verdicts = [TaskVerdict.pooled(task, result) for task, result in pool.tasks.items()]
+            yield [scope, *best_first(task_verdicts)]
+
+
+def backtest_page(results: BacktestResults, trading_section: Html | None = None) -> Html:
+    """Return the page, with the section about trading where one is handed over."""
+    plan = results.plan
+    tasks = results.tasks
+    series = sorted(results.series.items(), key=lambda item: _mean_against_best(item[1]))
+    ends = Html()
+    if len(series) > 1:
+        ends_table = _relative_table("series", tasks, [series[0], series[-1]])
+        ends_note = element("p", _ends_note(series[0], series[-1]), class_="soft")
+        ends = join([element("h2", say("The best and the worst series")), ends_table, ends_note])
+    facts_of_plan = [(spaced(name), getattr(plan, name)) for name in ("command", "created_at", "source")]
+    digest = element("span", plan.profile_digest[:12], title=plan.profile_digest)
+    facts_of_plan.append(("profile digest", digest))
+    verdict_boxes = []
+    for scope, *sentences in verdicts(results):
+        verdict_boxes.append(verdict_box(scope, *sentences))
+    folds_table = _relative_table("fold", tasks, _fold_rows(results))
+    series_table = _relative_table("series", tasks, series)
+    figures = join(shown_table(table, class_="figures") for table in tables(results))
+    content = filled(
+        "v8.publish.report",
+        "backtest.html",
+        verdicts=join(verdict_boxes),
+        picture=_picture(results),
+        headline=headline(results),
+        trading=trading_section or "",
+        folds=folds_table,
+        ends=ends,
+        series=series_table,
+        baselines=figures,
+        notes=_notes(results),
+        failed=_failures(results),
+        provenance=folded(say("Where these numbers come from"), facts(facts_of_plan)),
+    )
+    heading = say("Back-test of profile {name}", name=plan.profile["name"])
+    return document(f"v8: {heading}", heading, [content], is_demo=not plan.is_publishable)
+
+
+def _ends_note(best: tuple[str, TaskResults], worst: tuple[str, TaskResults]) -> str:
+    """Say by what the best and the worst series are chosen."""
+    return say(
+        "Chosen by the mean of × best baseline over the tasks, the lowest first, whatever × naive is: {best} "
+        "has {low}, {worst} has {high}. Medians over the folds of a series; the best baseline is that of the "
+        "timeframe in all folds.",
+        best=best[0],
+        low=number(_mean_against_best(best[1])),
+        worst=worst[0],
+        high=number(_mean_against_best(worst[1])),
+    )
+
+
+def _mean_against_best(results: TaskResults) -> float:
+    """Average the error relative to the best baseline over tasks; a task without such a ratio counts as 1."""
+    return fmean(result.against_best or 1.0 for result in results.values())
+
+
+def _fold_rows(results: BacktestResults) -> list[tuple[Html, TaskResults]]:
+    """Return the results of each fold with a link to the report of its run."""
+    folders = {f"fold {fold.number}": fold.folder for fold in results.plan.folds}
+    rows = []
+    for fold in results.folds:
+        report = f"{folders[fold.name]}/report.html"
+        link = element("a", _fold_name(fold), href=report, title=_days(fold), class_="plain")
+        rows.append((link, fold.tasks))
+    return rows
+
+
+def _notes(results: BacktestResults) -> Html:
+    notes = [NOTE, BREAK_RULE]
+    if any(result.crps for fold in results.folds for result in fold.tasks.values()):
+        notes.append(QUANTILE_NOTE)
+    return join(element("p", term(note), class_="soft") for note in notes)
+
+
+def _failures(results: BacktestResults) -> Html:
+    """Show which models failed, or are not finished, and which series have no candles; empty without any."""
+    rows = []
+    for fold, reasons in results.failures.items():
+        for name, reason in reasons.items():
+            rows.append((f"{fold}, {name}", reason))
+    rows += sorted((results.plan.missing or {}).items())
+    if not rows:
+        return Html()
+    table = Table(["Model", "Reason"], rows, is_prose=True)
+    return join([element("h2", say("Failed, or not finished")), shown_table(table)])
+
+
+def _picture(results: BacktestResults) -> Html:
+    """Draw the error of each series over its folds, relative to the best baseline's."""
+    dots: dict[str, list[Dot]] = {titled(task): [] for task in results.tasks}
+    for name, task_results in results.series.items():
+        for task, result in task_results.items():
+            if result.against_best is not None:
+                is_significant = result.outcome in {BEATS, LOSES}
+                dots[titled(task)].append(Dot(name, change_pct(result.against_best), is_significant))
+    colours = {titled(task): TASKS[task].colour for task in results.tasks}
+    label = say(
+        "Error of each series compared with the best baseline of its timeframe in all folds, in %, median "
+        "over the folds of the series: left of 0 it is lower; filled where it is significant for this series "
+        "alone. Pointing at a dot shows its series. A diamond is the median of all series of every "
+        "timeframe, filled where most are significant; the sentences above are about one timeframe each."
+    )
+    return plot(spread_figure(dots, colours), label)
+
+
+def _relative_table(first_column: str, tasks: Sequence[str], rows: Iterable[tuple[str, TaskResults]]) -> Html:
+    """Show the errors of each task relative to naive's and to the best baseline's, a line for each row."""
+    columns = [first_column]
+    groups = [("", 1)]
+    for task in tasks:
+        columns += ["× naive", "× best baseline"]
+        groups.append((TASKS[task].title, 2))
+    lines = []
+    for name, results in rows:
+        line = [name]
+        for task in tasks:
+            line += _relative_cells(results.get(task))
+        lines.append(line)
+    return shown_table(Table(columns, lines), groups=groups, class_="wrapped")
+
+
+def _relative_cells(result: TaskResult | None) -> tuple[str, str]:
+    if result is None:
+        return ABSENT, ABSENT
+    name = called(result.best)
+    ratio = marked(result.against_best, result.outcome, name, result.p_best)
+    return number(result.model_relative_mae), join([ratio, " ", element("span", spaced(name), class_="soft")])

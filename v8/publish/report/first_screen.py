@@ -1,0 +1,190 @@
+"""What a report shows first: the verdict on each task as two differences, beside candles and their forecasts.
+
+The numbers are those of the verdicts that are stored with the series (`v8.model.evaluation.verdict`), as
+medians over the series; nothing is computed another way here.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+
+from v8.base.language import say, term
+from v8.base.wording import ABSENT, count, percent, spaced
+from v8.forecaster.series_artifact import ForecastSample
+from v8.model.baselines.baselines import BASELINES, NAIVE, called
+from v8.model.evaluation.leaderboard import BEST, LeaderboardRow, compared
+from v8.model.evaluation.price_range import RANGE_SHARE, RangeCoverage, pooled
+from v8.model.evaluation.significance import ALPHA, is_equal
+from v8.profile.quantile_levels import interval_names
+from v8.profile.tasks import TASKS
+from v8.publish.report import figures
+from v8.publish.report.candle_chart import candle_chart
+from v8.publish.report.markup import Html, element, facts, filled, join, plot
+from v8.publish.report.verdict import RelativeError, best_baselines_in_words, scope_of, titled
+
+
+def first_screen(
+    rows: Sequence[LeaderboardRow], sample: ForecastSample | None, others: Sequence[str] = ()
+) -> Html:
+    """Return the first screen of a report of at least one evaluated series.
+
+    Args:
+        rows: The leaderboard.
+        sample: Candles and forecasts of one series; None without stored forecasts.
+        others: Names of the series whose charts can be chosen instead, see `candle_chart`.
+    """
+    compared_tasks = {task for task, _ in compared(rows)}
+    return filled(
+        "v8.publish.report",
+        "opening.html",
+        scope=scope_of(rows),
+        cards=join(_cards(rows)),
+        price_range=_price_range(rows),
+        candles=candle_chart(sample, sample_note(sample), others) if sample else "",
+        charts=join(plot(chart, chart.title) for chart in figures.verdict_figures(rows)),
+        tasks=facts((titled(task), term(TASKS[task].sentence)) for task in TASKS if task in compared_tasks),
+        alpha=percent(ALPHA, 0),
+    )
+
+
+def _cards(rows: Sequence[LeaderboardRow]) -> Iterator[Html]:
+    """Show the verdict on each task, the one with the lowest error relative to naive's first."""
+    errors: dict[str, dict[str, RelativeError]] = {}
+    for (task, name), comparisons in compared(rows).items():
+        errors.setdefault(task, {})[name] = RelativeError.of(*comparisons.values())
+    names = best_baselines_in_words(rows)
+
+    def place(task: str) -> float:
+        return errors[task][called(NAIVE)].multiple or math.inf
+
+    for task in sorted(errors, key=place):
+        naive = errors[task].pop(called(NAIVE))
+        chips = [_chip(naive), *map(_chip, errors[task].values())]
+        # What is the same for both is written once, below them.
+        shared: list[Html] = []
+        if len(chips) > 1 and len(set(chips)) == 1:
+            shared = chips[:1]
+            chips = [Html()] * len(chips)
+        figure_of_naive = _figure(naive, say("no change (naive)"), chips[0], _assumption(NAIVE))
+        others = [
+            _figure(error, _best_named(name), chip, names if name == BEST else _assumption(name))
+            for (name, error), chip in zip(errors[task].items(), chips[1:], strict=True)
+        ]
+        if not others:
+            others = [element("p", say("No baseline is better than no change."), class_="soft")]
+        title = element("h2", titled(task), style=f"--task: var(--{TASKS[task].colour})")
+        yield element("section", title, element("div", figure_of_naive, *others), *shared, class_="card")
+
+
+def _assumption(name: str) -> str | None:
+    """Say what a baseline assumes, for a pointer; None where its name is not known."""
+    baseline = BASELINES.get(name)
+    return term(baseline.sentence) if baseline else None
+
+
+def _best_named(name: str) -> str:
+    if name == BEST:
+        return say("the best baseline")
+    return say("the best baseline, “{name}”", name=spaced(name))
+
+
+def _figure(error: RelativeError, other: str, chip: Html, title: str | None = None) -> Html:
+    """Show a difference of errors in per cent, and whose error the other one is; then comes its chip."""
+    multiple = error.multiple
+    if multiple is None or is_equal(multiple, 1.0):
+        label = say("compared with {other}", other=other)
+    else:
+        label = say("than {other}", other=other)
+    strong = element("strong", change(multiple), class_=_style(error))
+    return element("div", strong, element("span", label, title=title), chip, class_="figure")
+
+
+def _chip(error: RelativeError) -> Html:
+    """Say whether a difference is significant; empty where there is no difference."""
+    if not error.significance:
+        return Html()
+    return element("span", error.significance, class_=f"chip {_style(error)}")
+
+
+def _style(error: RelativeError) -> str:
+    """Return the CSS class of a difference: it has a colour where most series differ significantly."""
+    if not error.is_of_most:
+        return "unclear"
+    return "better" if (error.multiple or 1.0) < 1.0 else "worse"
+
+
+def change(multiple: float | None) -> Html:
+    """Write by how many per cent an error is lower or higher than another, given their ratio.
+
+    The direction is a word: a sign alone reads as a gain where the error is higher.
+
+    >>> change(0.854), change(1.0204)
+    ('14.6 %<small>lower error</small>', '2.0 %<small>higher error</small>')
+    >>> change(1.0), change(1.0003), change(None)
+    ('<small>the same error</small>', '&lt; 0.1 %<small>higher error</small>', '–')
+    """
+    if multiple is None:
+        return join([ABSENT])
+    if is_equal(multiple, 1.0):
+        return element("small", say("the same error"))
+    direction = say("lower error") if multiple < 1.0 else say("higher error")
+    return join([figures.amount(figures.change_pct(multiple)), element("small", direction)])
+
+
+def _price_range(rows: Sequence[LeaderboardRow]) -> Html:
+    """Say how often all bars ahead stayed within the range of prices; empty where that is not evaluated."""
+    coverage = pooled(row.price_range for row in rows)
+    if coverage is None:
+        return Html()
+    words, style = _range_verdict(coverage)
+    figure = element(
+        "div",
+        element("strong", percent(coverage.share), class_=style),
+        element(
+            "span",
+            say(
+                "In {share} of {num} forecasts all bars ahead stayed inside the forecast range; "
+                "it should be {stated}.",
+                share=percent(coverage.share),
+                num=count(coverage.num_windows),
+                stated=percent(RANGE_SHARE, 0),
+            ),
+        ),
+        # Without the mark of the other chips, which says whether a difference is significant.
+        element("span", words, class_=f"chip unmarked {style}"),
+        class_="figure",
+    )
+    return element("section", element("h2", say("Range of prices")), figure, class_="card")
+
+
+def _range_verdict(coverage: RangeCoverage) -> tuple[str, str]:
+    """Compare a share of windows with the stated one: in words, and the CSS class for it.
+
+    They differ clearly beyond two standard errors of the binomial distribution, `sqrt(p (1 - p) / N)`.
+    """
+    if not coverage.has_enough_windows:
+        return say("too few windows to tell"), "unclear"
+    standard_error = math.sqrt(RANGE_SHARE * (1.0 - RANGE_SHARE) / coverage.num_windows)
+    difference = coverage.share - RANGE_SHARE
+    if abs(difference) <= 2.0 * standard_error:
+        return say("about as often as stated"), "unclear"
+    return (say("too narrow here"), "worse") if difference < 0 else (say("wider than needed here"), "unclear")
+
+
+def sample_note(sample: ForecastSample) -> str:
+    """Say what the chart of a sample shows."""
+    num_steps = len(next(iter(sample.issued[0].values.values())))
+    every = say("every bar") if num_steps == 1 else say("every {num} bars", num=num_steps)
+    note = say(
+        "Newest {num} candles of the test span, times in UTC. A forecast was issued {every}.",
+        num=len(sample.open_time_s),
+        every=every,
+    )
+    names = interval_names(sample.levels)
+    if not names:
+        return note
+    intervals = say(
+        "The shaded areas are the {names} interval of the close: that share of the actual closes should lie "
+        "within it.",
+        names=say(" and ").join(names),
+    )
+    return f"{note} {intervals}"

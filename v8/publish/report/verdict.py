@@ -1,0 +1,248 @@
+"""The verdict: the sentences a reader needs first, which ask for no knowledge of statistics.
+
+It opens reports, back-tests and model cards, and it is what a terminal prints after a run. Its numbers are
+those of the tables below it: errors as medians over the evaluated series, and their significance by the rule
+of `v8.model.evaluation.significance`. A *baseline* is any forecast without a network; the naive one says that
+the close stays where it is.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from v8.base.language import say, term
+from v8.base.wording import ABSENT, Table, count, moment, number, percent, spaced
+from v8.model.baselines.baselines import NAIVE
+from v8.model.evaluation.fold_losses import TaskResult
+from v8.model.evaluation.leaderboard import LeaderboardRow, compared, different_best_baselines, median
+from v8.model.evaluation.significance import (
+    BEATS,
+    LOSES,
+    UNKNOWN,
+    BaselineComparison,
+    ComparisonResult,
+    is_equal,
+    outcome_of,
+)
+from v8.profile.tasks import TASKS
+from v8.publish.report.figures import is_of_most
+from v8.publish.report.markup import Html, element
+from v8.runs.nested_runs import Decision
+
+
+@dataclass(frozen=True)
+class RelativeError:
+    """The model's error relative to another forecast's, and whether the difference is significant."""
+
+    multiple: float | None  # median of the ratio of the errors, unitless; None where the other has no error
+    outcomes: Sequence[ComparisonResult]  # of each series, or of all series in one test
+
+    @classmethod
+    def of(cls, *comparisons: BaselineComparison) -> "RelativeError":
+        """Sum up the comparisons of several series."""
+        multiple = median(comparison.relative_mae for comparison in comparisons)
+        return cls(multiple, [comparison.outcome for comparison in comparisons])
+
+    @property
+    def is_of_most(self) -> bool:
+        """Whether the difference is significant for most series, in the direction of the median."""
+        multiple = self.multiple or 1.0
+        if is_equal(multiple, 1.0):
+            return False
+        return is_of_most([outcome == (BEATS if multiple < 1.0 else LOSES) for outcome in self.outcomes])
+
+    @property
+    def significance(self) -> str:
+        """Whether the difference is significant, in words; empty where the errors are equal."""
+        num_lower = self.outcomes.count(BEATS)
+        num_higher = self.outcomes.count(LOSES)
+        if num_lower or num_higher:
+            return self._significance_of(num_lower, num_higher)
+        if self.multiple and is_equal(self.multiple, 1.0):
+            return ""
+        if set(self.outcomes) == {UNKNOWN}:
+            return say("not tested: too few windows")
+        return say("not significant")
+
+    def _significance_of(self, num_lower: int, num_higher: int) -> str:
+        """Say of how many series, at least one, the error is significantly lower or higher."""
+        num_series = len(self.outcomes)
+        is_median_lower = (self.multiple or 1.0) < 1.0
+        is_as_the_median_says = num_higher == 0 if is_median_lower else num_lower == 0
+        if is_as_the_median_says and num_series == 1:
+            return say("significant")
+        if is_as_the_median_says:
+            num_significant = num_lower + num_higher
+            return say("significant for {n} of {num} series", n=num_significant, num=num_series)
+        if num_series > 1:
+            return say(
+                "significantly lower for {lower} of {num} series, significantly higher for {higher}",
+                lower=num_lower,
+                higher=num_higher,
+                num=num_series,
+            )
+        # One test compares means, which may differ in the other direction than the medians.
+        if num_lower:
+            return say("its mean is significantly lower")
+        return say("its mean is significantly higher")
+
+    def with_significance(self, comparison: str) -> str:
+        """Append the significance to a comparison in words."""
+        significance = self.significance
+        if not significance:
+            return comparison
+        return say("{comparison} ({significance})", comparison=comparison, significance=significance)
+
+
+@dataclass(frozen=True)
+class TaskVerdict:
+    """The error of a model on one task, relative to the naive forecast and to the best baseline."""
+
+    task: str
+    naive: RelativeError
+    best: RelativeError | None = None  # None where the naive forecast is the best baseline
+
+    @classmethod
+    def pooled(cls, task: str, result: TaskResult) -> "TaskVerdict":
+        """Put the result of one test over many series and folds into words."""
+        best = RelativeError(result.against_best, [result.outcome])
+        if result.best == NAIVE:
+            return cls(task, best)
+        outcome = outcome_of(result.model_relative_mae or 0.0, 1.0, result.p_naive)
+        return cls(task, RelativeError(result.model_relative_mae, [outcome]), best)
+
+    def __str__(self) -> str:
+        # Each comparison has its own significance: one at the end would read as that of both.
+        naive = self.naive.with_significance(relative_to_naive(self.naive.multiple))
+        if self.best is None:
+            sentence = say("{comparison}, and no baseline is better", comparison=naive)
+        else:
+            best = self.best.with_significance(_relative_to_best(self.best.multiple))
+            sentence = say("{naive}, {best}", naive=naive, best=best)
+        return say("{task}: {verdict}.", task=titled(self.task), verdict=sentence)
+
+
+def verdict(rows: Sequence[LeaderboardRow]) -> list[str]:
+    """Name the series of a leaderboard of at least one row, then give the verdict of each task."""
+    errors_by_task: dict[str, list[RelativeError]] = {}
+    for (task, _), comparisons in compared(rows).items():
+        errors_by_task.setdefault(task, []).append(RelativeError.of(*comparisons.values()))
+    verdicts = []
+    for task, errors in errors_by_task.items():
+        verdicts.append(TaskVerdict(task, naive=errors[0], best=errors[1] if len(errors) > 1 else None))
+    return [scope_of(rows), *best_first(verdicts)]
+
+
+def scope_of(rows: Sequence[LeaderboardRow]) -> str:
+    """Say which series a verdict is about."""
+    if len(rows) == 1:
+        scope = say("{series}, on candles that training had not seen:", series=rows[0].series)
+    else:
+        scope = say("Median of {num} series, on candles that training had not seen:", num=len(rows))
+    if any(row.is_demo for row in rows):
+        scope = say("A simulated market, no real coin. {scope}", scope=scope)
+    return scope
+
+
+def best_first(verdicts: Iterable[TaskVerdict]) -> list[str]:
+    """Order verdicts by the error relative to naive's, the lowest first; what has none comes last."""
+    ordered = sorted(verdicts, key=lambda task_verdict: task_verdict.naive.multiple or math.inf)
+    return [str(task_verdict) for task_verdict in ordered]
+
+
+def change_table(decisions: Iterable[Decision], title: str = "") -> Table:
+    """Compare newly trained models with those that served, and with the best baseline, by relative error."""
+    rows = []
+    for decision in sorted(decisions, key=lambda decision: decision.series):
+        challenger = decision.challenger
+        champion = decision.champion
+        baselines = [f"{number(best.relative_mae)} {best.name}" for best in decision.baselines.values()]
+        new_errors = ", ".join(map(number, challenger.relative_mae.values()))
+        old_errors = ", ".join(map(number, champion.relative_mae.values()))
+        best_errors = ", ".join(baselines)
+        span = ABSENT
+        if decision.evaluated_until:
+            span = f"{moment(decision.evaluated_from)} to {moment(decision.evaluated_until)}"
+        rows.append(
+            [
+                decision.series,
+                moment(challenger.trained_until),
+                moment(champion.trained_until),
+                decision.stale,
+                new_errors or ABSENT,
+                old_errors or ABSENT,
+                best_errors or ABSENT,
+                count(decision.num_windows),
+                span,
+            ]
+        )
+    header = (
+        "series",
+        "newest candle",
+        "before",
+        "why",
+        "new",
+        "old",
+        "best baseline",
+        "windows",
+        "evaluated",
+    )
+    return Table(header, rows, title)
+
+
+def verdict_box(scope: str, *sentences: str) -> Html:
+    """Return the box at the top of a page: what the sentences are about, and the sentences."""
+    paragraphs = [element("p", sentence) for sentence in sentences]
+    return element("div", element("p", scope, class_="soft"), *paragraphs, class_="verdict")
+
+
+def titled(task: str) -> str:
+    """Return the title of a task, in the language of the page."""
+    return term(TASKS[task].title)
+
+
+def source_in_words(source: str) -> str:
+    """Name the source of candles; that of the archive needs words."""
+    return say("Binance's public archive (vision)") if source == "vision" else source
+
+
+def best_baselines_in_words(rows: Sequence[LeaderboardRow]) -> str:
+    """Name the best baselines of the tasks in which the timeframes have different ones; else empty."""
+    tasks = []
+    for task, names in different_best_baselines(rows).items():
+        # Translators: a baseline, and the timeframe of which it is the best: "har at 15m".
+        parts = [say("{name} at {timeframe}", name=spaced(name), timeframe=at) for at, name in names.items()]
+        tasks.append(say("{task}: {outcomes}", task=titled(task), outcomes=say(", ").join(parts)))
+    return say("; ").join(tasks)
+
+
+def in_words(outcome: ComparisonResult, name: str) -> str:
+    """Say how a model compares with a baseline of that name: "beats naive"."""
+    return term(outcome) if outcome == UNKNOWN else f"{term(outcome)} {spaced(name)}"
+
+
+def relative_to_naive(multiple: float | None) -> str:
+    """Put into words a model's error relative to naive's, a ratio, or None where naive has no error."""
+    if multiple is None:
+        return say("an error, where the naive forecast has none")
+    if is_equal(multiple, 1.0):
+        return say("the same error as the naive forecast")
+    if multiple < 1.0:
+        return say("{share} lower error than the naive forecast", share=_share(multiple))
+    return say("{share} higher error than the naive forecast", share=_share(multiple))
+
+
+def _relative_to_best(multiple: float | None) -> str:
+    if multiple is None:
+        return say("and the best baseline has none")
+    if is_equal(multiple, 1.0):
+        return say("the same as the best baseline")
+    if multiple < 1.0:
+        return say("{share} lower than the best baseline", share=_share(multiple))
+    return say("{share} higher than the best baseline", share=_share(multiple))
+
+
+def _share(multiple: float) -> str:
+    """Write how far a ratio is from 1, in per cent."""
+    share = abs(1.0 - multiple)
+    return percent(share) if share >= 0.0005 else say("less than 0.1 %")
