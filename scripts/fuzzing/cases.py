@@ -28,6 +28,7 @@ import yaml
 
 from fuzzing.days import DAY, OURS, changed_day, sound_day
 from fuzzing.given import TABLE, candles_told, covariates
+from fuzzing.graphs import GRAPH, changed_graph
 from fuzzing.ledgers import LEDGER, changed_ledger
 from fuzzing.plugins import FILE as PLUGIN_FILE
 from fuzzing.plugins import made_plugin
@@ -569,6 +570,14 @@ def _search(random: Random, run: Path) -> Case:
     return Case("searches", name, {f"{name}/{RECORD_FILE}": changed_record(random)})
 
 
+# --- ONNX files ------------------------------------------------------------------------------------------
+
+
+def _graph(random: Random, run: Path) -> Case:
+    name, content = changed_graph(random)
+    return Case("graphs", name, {GRAPH: content})
+
+
 # --- command lines ---------------------------------------------------------------------------------------
 
 
@@ -657,6 +666,7 @@ MAKERS: dict[str, Callable[[Random, Path], Case]] = {
     "ledgers": _ledger,
     "days": _day,
     "searches": _search,
+    "graphs": _graph,
     "calls": _call,
     "plugins": _plugin,
     "changes": _change,

@@ -24,6 +24,7 @@ from fuzzing.calls import call_at_random
 from fuzzing.cases import MONTH, ODD_VALUES, SERIES, Case, make_case, odd_candles, odd_frame
 from fuzzing.days import DAY, OURS, compare_day
 from fuzzing.given import TABLE
+from fuzzing.graphs import GRAPH, use_graph
 from fuzzing.ledgers import LEDGER, use_ledger
 from fuzzing.markets import check_market, odd_market
 from fuzzing.plugins import use_plugin
@@ -145,6 +146,10 @@ def _days(case: Case) -> None:
     compare_day(case.name, case.files[OURS], case.files[DAY])
 
 
+def _graphs(case: Case) -> None:
+    use_graph(Path.cwd() / GRAPH)
+
+
 def _searches(case: Case) -> None:
     use_record(Path.cwd() / case.name)
 
@@ -212,6 +217,7 @@ TARGETS: dict[str, Callable[[Case], None]] = {
     "ledgers": _ledgers,
     "days": _days,
     "searches": _searches,
+    "graphs": _graphs,
     "calls": _calls,
     "plugins": _plugins,
     "changes": _changes,
