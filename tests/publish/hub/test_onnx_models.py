@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import asdict
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from onnx_models import tiny_model
 
 from v8.base.errors import ArtifactError
-from v8.base.storage import digest_file
+from v8.base.storage import digest_bytes, digest_file
 from v8.data.windows.scaling import ColumnScaling, Scaling, Transform
 from v8.forecaster import onnx_checks
 from v8.forecaster.metadata import Metadata, read_metadata
@@ -89,6 +90,21 @@ def test_files_are_compared_once(
     publish(stage_run(run, tmp_path / "staged", REPO), REPO, is_private=False)
     pull(REPO)
     monkeypatch.setattr(onnx_checks.ModelComparison, "require_same_model", None)
+    assert SERIES in pull(REPO).series
+
+
+def test_a_file_that_its_metadata_do_not_name_is_not_used(hub: Any, make_run: Any, tmp_path: Path) -> None:
+    run, _ = run_with_onnx(make_run, factor=1.03)
+    publish(stage_run(run, tmp_path / "staged", REPO), REPO, is_private=False)
+    place = f"models/{SERIES}/metadata.json"
+    metadata = json.loads(hub.files(REPO)[place])
+    del metadata["onnx_sha256"]
+    content = json.dumps(metadata).encode()
+    manifest = json.loads(hub.files(REPO)["manifest.json"])
+    for file in manifest["files"]:
+        if file["path"] == place:
+            file |= {"sha256": digest_bytes(content), "size_bytes": len(content)}
+    hub.commit(REPO, {place: content, "manifest.json": json.dumps(manifest).encode()})
     assert SERIES in pull(REPO).series
 
 

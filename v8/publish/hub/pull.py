@@ -111,8 +111,10 @@ def pull(
         check_keras_file(file)
         require_made_for(file, name)
         if (folder / ONNX_FILE).exists():
-            with_onnx[folder] = read_metadata(folder, series=name)
-            require_own_onnx(folder, with_onnx[folder])
+            metadata = read_metadata(folder, series=name)
+            require_own_onnx(folder, metadata)
+            if metadata.onnx_sha256 is not None:  # otherwise nothing uses the file
+                with_onnx[folder] = metadata
     if with_onnx and can_compare():
         _require_same_models(with_onnx, pulled.folder.parents[1] / _COMPARED)
     return pulled
@@ -123,7 +125,7 @@ def _require_same_models(models: Mapping[Path, Metadata], compared: Path) -> Non
     comparison = ModelComparison()
     for folder, metadata in models.items():
         note = compared / f"{metadata.model_sha256:.32}-{metadata.onnx_sha256:.32}"
-        if metadata.onnx_sha256 is None or note.exists():
+        if note.exists():
             continue
         comparison.require_same_model(folder, metadata)
         with suppress(OSError):  # a cache that cannot be written: they are compared again the next time
