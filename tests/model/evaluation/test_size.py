@@ -15,6 +15,8 @@ of loss differences, each of mean zero, for one step and for ten:
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -133,6 +135,16 @@ def test_the_table_of_the_documentation_is_what_the_simulation_gives(
         for found, written in zip(sizes[cell], (before, after), strict=True):
             standard_error = 100 * math.sqrt(written / 100 * (1 - written / 100) / DRAWS)
             assert found == pytest.approx(written, abs=standard_error), cell
+
+
+@pytest.mark.parametrize("language", ["en", "zh-TW"])
+def test_the_documentation_shows_these_numbers(language: str) -> None:
+    page = Path(__file__).parents[3] / "docs" / language / "explanation/evaluation.md"
+    cells = re.findall(r"(\d+\.\d) → (\d+\.\d)?", page.read_text(encoding="utf-8"))
+    assert cells == [
+        (f"{before:.1f}", f"{after:.1f}" if windows >= min_windows(horizon_bars) else "")
+        for (_, horizon_bars, windows), (before, after) in SIZES.items()
+    ]
 
 
 def test_chance_alone_is_called_significant_about_as_rarely_as_promised(
