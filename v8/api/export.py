@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 from pyarrow import parquet
@@ -34,6 +35,7 @@ from v8.data.market.sources.source import CachedCandles, CandleSource
 from v8.data.windows.dataset import split_rows, table_columns, window_anchors
 from v8.data.windows.span import Span
 from v8.forecaster.forecaster import Forecaster
+from v8.profile.columns import CLOSE, TASK_OHLC
 from v8.profile.tasks import TASKS
 from v8.publish.hub.opening import ModelPlace, open_place
 from v8.runs.nested_runs import PLAN_FILE, read_plan
@@ -331,9 +333,17 @@ def forecast_test_span(forecaster: Forecaster, candles: Candles) -> tuple[pd.Dat
     usable = forecaster.forecast_usable(table, anchors)
     frame = usable.required(candles.source)
     span = Span(table, profile, usable.anchors)
+    bars = table.open_time_s[usable.anchors[:, None] + np.arange(profile.horizon_bars + 1)]
+    rows_of_candles = np.searchsorted(candles.open_time_s, bars)
     for ending, values in (("_actual", span.actual), (NAIVE_ENDING, span.naive)):
         for task in profile.tasks:
             for index, name in enumerate(TASKS[task].columns):
-                frame[f"{name}{ending}"] = values[task][..., index].ravel()
+                column = values[task][..., index]
+                # A table holds float32; the prices of candles have the digits that the exchange wrote.
+                if task == TASK_OHLC and ending == NAIVE_ENDING:
+                    column = np.broadcast_to(candles.column(CLOSE)[rows_of_candles[:, :1]], column.shape)
+                elif task == TASK_OHLC:
+                    column = candles.column(name)[rows_of_candles[:, 1:]]
+                frame[f"{name}{ending}"] = column.ravel()
     note = usable.sentence(table) if len(usable.left_out) else ""
     return frame.reset_index(), note

@@ -12,7 +12,7 @@ from v8.base.errors import ArtifactError, SeriesError
 from v8.data.windows.dataset import SeriesData
 from v8.model.baselines.baselines import BASELINES
 from v8.model.evaluation.evaluation import QuantileEvaluation, evaluate_quantiles
-from v8.model.evaluation.metrics import measure_quantiles
+from v8.model.evaluation.metrics import QuantileErrors, measure_quantiles
 from v8.profile.profile import Profile
 from v8.profile.quantile_levels import interval_names
 
@@ -97,3 +97,44 @@ def test_an_evaluation_whose_losses_are_cut_short_anywhere_is_refused(
 def test_quantiles_of_another_shape_are_refused(data: SeriesData) -> None:
     with pytest.raises(SeriesError, match="of the shape"):
         evaluate_quantiles(data, {task: values[:, :, 1:] for task, values in made_by("naive", data).items()})
+
+
+def _errors_with(open_width: float, data: SeriesData) -> tuple[QuantileErrors, np.ndarray]:
+    """Errors of intervals of which that of the next open is so wide, as a share of the last close."""
+    test = data.spans["test"]
+    actual = test.actual["ohlc"]
+    unit = test.last_close[:, None, None]
+    spread = np.array([-1.0, -0.5, 0.0, 0.5, 1.0])[:, None] * 0.1
+    forecast = np.repeat(actual[:, :, None], len(LEVELS), axis=2) + spread * unit[:, :, None]
+    # Nine of ten intervals hold the actual value; that of the next open never does.
+    forecast[::10] += 0.3 * unit[::10, :, None]
+    narrow = np.array([-0.5, -0.25, 0.0, 0.25, 0.5]) * open_width + 1e-5
+    forecast[:, 0, :, 0] = actual[:, 0, :1] + narrow * test.last_close[:, None]
+    errors, losses = measure_quantiles(test, "ohlc", forecast, LEVELS)
+    return errors, losses
+
+
+@pytest.mark.parametrize(("open_width", "is_counted"), [(0.0, False), (2.0**-22, False), (2.0**-20, True)])
+def test_an_interval_without_width_is_left_out_of_coverage_and_width(
+    data: SeriesData, open_width: float, is_counted: bool
+) -> None:
+    errors, losses = _errors_with(open_width, data)
+    num_windows, horizon_bars, _ = data.spans["test"].actual["ohlc"].shape
+    num_cells = 4 * horizon_bars
+    share = 1 - len(range(0, num_windows, 10)) / num_windows
+    if is_counted:
+        assert errors.mean_coverage(0) == pytest.approx(share * (num_cells - 1) / num_cells)
+        assert errors.mean_width(0) == pytest.approx((0.2 * (num_cells - 1) + open_width) / num_cells)
+    else:
+        assert errors.mean_coverage(0) == pytest.approx(share)
+        assert errors.mean_width(0) == pytest.approx(0.2)
+    # An error is an error, with width or without.
+    assert losses.mean() == pytest.approx(errors.crps)
+    assert np.shape(errors.coverage) == (2, horizon_bars, 4)
+
+
+def test_where_no_interval_has_a_width_all_count(data: SeriesData) -> None:
+    test = data.spans["test"]
+    forecast = np.repeat(test.actual["ohlc"][:, :, None], len(LEVELS), axis=2)
+    errors, _ = measure_quantiles(test, "ohlc", forecast, LEVELS)
+    assert (errors.mean_coverage(0), errors.mean_width(0)) == (1.0, 0.0)

@@ -8,7 +8,9 @@ every scaling.
 Pinball losses measure quantiles. Twice their mean over the levels approximates the continuous ranked
 probability score (CRPS; Gneiting and Raftery 2007, doi:10.1198/016214506000001437). For a forecast of a
 single number the CRPS is the absolute error. An interval is calibrated where its coverage is its nominal
-level, and of calibrated intervals the narrower one is better.
+level, and of calibrated intervals the narrower one is better. The open of the next bar is known up to the
+rounding of its price: its intervals have no width, and whether they hold the actual value says nothing. Mean
+coverage and mean width leave such steps and columns out; pinball losses, which are errors, count them.
 
 Legend: N windows, H steps of the horizon, Q levels, I central intervals, C columns of a task.
 """
@@ -37,6 +39,9 @@ Z_95: Final = 1.959963984540054
 
 FLAT_RETURN: Final = 2.0**-22
 """Forecast moves up to this return, two units in the last place of float32 prices, have no direction."""
+
+MIN_WIDTH: Final = 2.0**-21
+"""Intervals narrower than this share of the price, four units in the last place of float32, have no width."""
 
 MAX_ERROR: Final = 1e100
 """Larger errors are refused: they are beyond any price. The squares of smaller ones can still be summed."""
@@ -140,12 +145,19 @@ class QuantileErrors:
         return 2.0 * _mean_of(self.pinball)
 
     def mean_coverage(self, interval: int) -> float:
-        """Return the share of actual values inside an interval over all steps and columns, 0 to 1."""
-        return _mean_of(self.coverage[interval : interval + 1])
+        """Return the share of actual values inside an interval, 0 to 1, where the intervals have a width."""
+        return self._mean_with_width(self.coverage[interval])
 
     def mean_width(self, interval: int) -> float:
-        """Return the mean width of an interval over all steps and columns, in returns."""
-        return _mean_of(self.width[interval : interval + 1])
+        """Return the mean width of an interval over the steps and columns that have one, in returns."""
+        return self._mean_with_width(self.width[interval])
+
+    def _mean_with_width(self, cells_HC: tuple[tuple[float, ...], ...]) -> float:
+        """Average the cells whose widest interval has a width; all of them where none has."""
+        values = [cell for row in cells_HC for cell in row]
+        widths = [width for row in self.width[0] for width in row]
+        with_width = [value for value, width in zip(values, widths, strict=True) if width >= MIN_WIDTH]
+        return _mean(with_width or values)
 
 
 def measure_errors(span: Span, task: str, forecast: AnyFloatArray) -> tuple[TaskErrors, NDArray[np.float64]]:

@@ -200,3 +200,25 @@ def test_a_market_that_stood_still_has_no_multiple(ledger: Ledger, fill: Callabl
     record = live_record(ledger, PLACE)
     assert record.series[0].tasks["ohlc"].naive.relative_mae is None
     assert json.loads(json.dumps(record.to_json(), allow_nan=False))["num_scored"] == 6
+
+
+def test_live_coverage_leaves_out_what_has_no_width(
+    ledger: Ledger, make_entry: Callable[..., Entry], change_issuer: Change
+) -> None:
+    issuer = change_issuer(forecasters=("model", "naive", "model_q5", "model_q95"))
+    actual = np.full(10, 85_825.0, np.float32)
+    values = np.repeat(actual[None], 4, axis=0)
+    values[2] -= 1.0
+    values[3] += 1.0
+    # Of the eight values of candles two have an interval of two steps of float32 beside the actual value,
+    # and one of the other six has one that does not hold it. Both of volatility have no width at all.
+    values[2:, :2] = [[85_825.0625], [85_825.078125]]
+    values[2:, 2] += 5.0
+    values[2:, 8:] = actual[8:]
+    entry = replace(make_entry(0, issuer, delay_s=5), values=values)
+    ledger.add(entry)
+    ((key, _),) = ledger.pending(PLACE, issuer.series, entry.issued_for_s).items()
+    ledger.add_score(key, Score(entry.due_s, "3" * 64, actual, np.full((4, 2), 0.5)))
+    tasks = live_record(ledger, PLACE).tasks
+    assert tasks["ohlc"].coverage == Coverage({"90 %": 5}, 6)
+    assert tasks["volatility"].coverage is None

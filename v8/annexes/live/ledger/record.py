@@ -44,6 +44,7 @@ from v8.base.wording import Table, number, p_value, percent, plural
 from v8.data.market.series import Series, iso
 from v8.model.baselines.baselines import NAIVE
 from v8.model.evaluation.evaluation import MODEL
+from v8.model.evaluation.metrics import MIN_WIDTH
 from v8.model.evaluation.significance import BaselineComparison, Losses, best_of, is_equal, reading_marks
 from v8.model.evaluation.verdict import Verdict, with_corrected
 from v8.profile.formulas import DAY_S
@@ -59,7 +60,7 @@ class Coverage:
     """How many actual values of one task lay in each interval."""
 
     num_inside: Mapping[str, int]  # by name of the interval, "90 %", the widest first
-    num_actual_values: int  # steps and columns of all forecasts
+    num_actual_values: int  # steps and columns of all forecasts whose intervals have a width
 
     @property
     def shares(self) -> dict[str, float]:
@@ -115,21 +116,31 @@ def _measure_daily(actual_values: ActualValues) -> dict[str, dict[int, Coverage]
 def _measure_coverage(
     issuer: Issuer, values_NKV: NDArray[np.float32], actual_NV: NDArray[np.float32]
 ) -> dict[str, Coverage]:
-    """Count per task how many actual values lay in each interval of an issuer."""
+    """Count per task how many actual values lay in each interval of an issuer.
+
+    Values whose widest interval has no width are left out, as `QuantileErrors.mean_coverage` does.
+    """
     positions = issuer.levels
     levels = sorted([*positions, MEDIAN])
+    lowest_NV = values_NKV[:, positions[levels[0]]]
+    highest_NV = values_NKV[:, positions[levels[-1]]]
+    has_width_NV = highest_NV - lowest_NV >= MIN_WIDTH * np.abs(highest_NV)
     num_inside = dict[str, dict[str, int]]()
     for name, (low_level, high_level) in zip(interval_names(levels), intervals(levels), strict=True):
         low_NV = values_NKV[:, positions[low_level]]
         high_NV = values_NKV[:, positions[high_level]]
-        is_inside_NV = (low_NV <= actual_NV) & (actual_NV <= high_NV)
+        is_inside_NV = (low_NV <= actual_NV) & (actual_NV <= high_NV) & has_width_NV
         for task, is_inside in issuer.split(is_inside_NV.astype(np.float32)).items():
             num_inside.setdefault(task, {})[name] = int(is_inside.sum())
-    coverages = {}
-    for task, counts in num_inside.items():
-        num_actual_values = len(actual_NV) * issuer.horizon_bars * len(issuer.tasks[task])
-        coverages[task] = Coverage(counts, num_actual_values)
-    return coverages
+    num_with_width = {
+        task: int(has_width.sum())
+        for task, has_width in issuer.split(has_width_NV.astype(np.float32)).items()
+    }
+    return {
+        task: Coverage(counts, num_with_width[task])
+        for task, counts in num_inside.items()
+        if num_with_width[task]
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
