@@ -25,7 +25,7 @@ losses is zero.
 * The waves count windows, not bars. Across a gap of the candles windows depend on each other less, never
   more, so gaps only make the slow waves a better guide.
 
-tests/model/evaluation/test_size.py simulates how often chance alone is called significant, and
+tests/model/evaluation/test_size_of_tests.py simulates how often chance alone is called significant, and
 docs/en/explanation/evaluation.md shows it.
 
 Testing many series together finds some differences by chance alone. `corrected_p_values` corrects for that

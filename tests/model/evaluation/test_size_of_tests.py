@@ -1,8 +1,7 @@
 """How often the test of significance finds a difference where there is none, and how often one that is there.
 
-`pytest tests/model/evaluation/test_size.py -s` prints the table of docs/en/explanation/evaluation.md. Two
-processes
-of loss differences, each of mean zero, for one step and for ten:
+`pytest tests/model/evaluation/test_size_of_tests.py -s` prints the table that is in
+docs/en/explanation/evaluation.md. Two processes of loss differences of mean zero, for one step and for ten:
 
 * independent bars: the sum of as many independent bars as are forecast, window after window.
 * persistent: the autocorrelation of real candles, the mean over the 40 series of the exchange's archive (15m
