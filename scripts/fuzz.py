@@ -9,10 +9,10 @@ most 2 s of processor time (20 s of the clock, where nothing computes), at most 
 breaks or control characters, at most 1 GB of memory, and nothing written outside its folder. Candles
 `rewritten` in another way must be the same, and refused where something is wrong with them; every line of a
 table next to them is a row. What leaps or ended in `markets` is named, and each figure of their forecasts is
-finite. A plug-in's names and features are accepted where they are valid, and refused
-otherwise. Child processes carry the inputs out; one that hangs is killed. Each failing input is saved, and
-`--replay` tries it again. Saved runs are made from `--run`, a finished run folder; without it, one is trained
-first. Exit code 1 on failures.
+finite. Forecasts from `prices` of any size and tick are the same in both precisions. A plug-in's names and
+features are accepted where they are valid, and refused otherwise. Child processes carry the inputs out; one
+that hangs is killed. Each failing input is saved, and `--replay` tries it again. Saved runs are made from
+`--run`, a finished run folder; without it, one is trained first. Exit code 1 on failures.
 """
 
 # ruff: noqa: E402 - the package is next to this folder

@@ -472,6 +472,10 @@ def _call(random: Random, run: Path) -> Case:
     return Case("calls", "call", words=(str(random.randrange(2**31)),))
 
 
+def _prices(random: Random, run: Path) -> Case:
+    return Case("prices", "closes", words=(str(random.randrange(2**31)),))
+
+
 def _plugin(random: Random, run: Path) -> Case:
     text, kind = made_plugin(random)
     return Case("plugins", kind, {PLUGIN_FILE: text.encode("utf-8", "surrogatepass")})
@@ -668,6 +672,7 @@ MAKERS: dict[str, Callable[[Random, Path], Case]] = {
     "searches": _search,
     "graphs": _graph,
     "calls": _call,
+    "prices": _prices,
     "plugins": _plugin,
     "changes": _change,
     "words": _words,

@@ -28,6 +28,7 @@ from fuzzing.graphs import GRAPH, use_graph
 from fuzzing.ledgers import LEDGER, use_ledger
 from fuzzing.markets import check_market, odd_market
 from fuzzing.plugins import use_plugin
+from fuzzing.prices import compare_precisions
 from fuzzing.searches import use_record
 from v8.base.errors import MAX_MESSAGE, V8Error
 from v8.cli.app import app
@@ -163,6 +164,10 @@ def _calls(case: Case) -> None:
         call_at_random(random, RUN[0], SERIES, ODD_VALUES, odd_frame(random))
 
 
+def _prices(case: Case) -> None:
+    compare_precisions(Random(int(case.words[0])))
+
+
 def _plugins(case: Case) -> None:
     use_plugin(Path.cwd(), case.name, SERIES)
 
@@ -219,6 +224,7 @@ TARGETS: dict[str, Callable[[Case], None]] = {
     "searches": _searches,
     "graphs": _graphs,
     "calls": _calls,
+    "prices": _prices,
     "plugins": _plugins,
     "changes": _changes,
     "words": _words,

@@ -45,8 +45,8 @@ def test_a_volatility_is_counted_in_steps_of_the_ratios_that_it_is_computed_from
 @pytest.mark.parametrize("task", [TASK_OHLC, TASK_BANDS])
 def test_a_price_is_counted_in_steps_of_the_last_close_and_of_its_move(task: str) -> None:
     """A move is known to a share of 16 steps: here half of the price, so steps of eight more prices."""
-    expected = TASKS[task].magnitude(2.0, np.array([2.0, 3.0, 1.0]))
-    assert expected.tolist() == [2.0, 18.0, 18.0]
+    of_windows = TASKS[task].magnitude(2.0, np.array([[2.0, 2.0], [2.0, 3.0], [1.0, 2.0]]))
+    assert of_windows.tolist() == [[2.0], [18.0], [18.0]]
 
 
 def test_another_forecast_is_not_one_of_rounding() -> None:

@@ -40,7 +40,7 @@ def test_two_hundred_inputs_are_accepted_or_refused_in_a_sentence(trained_run: A
         "plans",
         "words",
     }
-    assert told.keys() >= kinds | {"ledgers", "days", "calls"}
+    assert told.keys() >= kinds | {"ledgers", "days", "calls", "prices"}
     assert "| all | 200 |" in done.stdout
     assert not (tmp_path / "fuzz-failures").exists()
 

@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+from float32_steps import assert_same_forecasts
 from keras_3_10 import unknown_keys
 from outputs import write_outputs
 
@@ -62,8 +63,8 @@ def _run_toy(profile: Profile, home: Path, candles: Candles | None = None) -> To
     model = keras.saving.load_model(job.folder / "model.keras", safe_mode=True)
     window = np.ones((1, profile.lookback_bars, len(profile.features)), np.float32)
     plain = {task: np.asarray(values) for task, values in model(window).items()}
-    for task, values in Forecaster.load(job.folder).forecast(window).items():
-        np.testing.assert_allclose(values, plain[task], rtol=1e-6)
+    forecasts = Forecaster.load(job.folder).forecast(window)
+    assert_same_forecasts(forecasts, {task: plain[task] for task in forecasts}, 1.0)
     metadata = json.loads((job.folder / "metadata.json").read_text())
     texts = [(path / name).read_text() for name in ("leaderboard.csv", "report.html")]
     return ToyRun(path, metadata["evaluation"], *texts, plain)

@@ -87,10 +87,12 @@ def test_every_program_of_ours_that_is_called_is_there() -> None:
 
 def test_every_heavy_test_has_its_night() -> None:
     jobs = FLOWS["nightly"]["jobs"]
-    assert set(jobs) == {"all", "floors", "ray", "image", "gpu-paper"}
+    assert set(jobs) == {"all", "floors", "processors", "ray", "image", "gpu-paper"}
     assert jobs["all"]["steps"][-1]["run"] == "scripts/test --all"
     assert jobs["floors"]["steps"][-1]["run"] == "scripts/test --floor"
     assert jobs["floors"]["strategy"]["matrix"]["python"] == ["3.12", "3.13"]
+    limited = [step["run"] for step in jobs["processors"]["steps"][-2:]]
+    assert limited == ["scripts/test --isa avx2", "scripts/test --isa sse4"]
     assert (REPOSITORY / ".ci" / "run").read_text("utf-8").endswith('scripts/test" --all\n')
 
 

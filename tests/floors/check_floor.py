@@ -134,15 +134,16 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("profile", PROFILES)
 def test_a_model_of_the_newest_versions_gives_the_same_prices(profile: str, plain: Path) -> None:
     import v8
+    from v8.base.rounding import MAX_STEPS, steps_apart
 
     folder = saved(profile)
     ours = v8.load(folder).forecast(np.load(folder / "windows.npy"))
     with np.load(folder / "prices.npz") as newest, np.load(plain / f"{profile}-smoke.npz") as plain_said:
-        for task, prices in newest.items():
-            np.testing.assert_allclose(plain_said[task], prices, rtol=1e-5)
         assert set(ours) == {name for name in newest if not name.endswith("_quantiles")}
-        for task, prices in ours.items():
-            np.testing.assert_allclose(prices, newest[task], rtol=1e-5)
+        for forecasts, names in ((plain_said, newest), (ours, ours)):
+            for task in names:
+                magnitude = 1.0 if task.startswith("volatility") else np.abs(newest[task])
+                assert steps_apart(forecasts[task], newest[task], magnitude) <= MAX_STEPS
 
 
 def test_train_publish_pull_and_predict(place: Path, hub: Any) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from evaluating import evaluate
+from float32_steps import assert_same_frames
 from forked import called
 from renamed_models import name_model
 
@@ -254,7 +255,7 @@ def test_the_fewest_candles_are_lookback_and_warm_up(loaded: Forecaster, raw: pd
     assert needed == 20 + loaded.warmup_bars
     enough = loaded.predict(raw.tail(needed))
     # Averages without end have forgotten what lies before, but for one part in a million.
-    np.testing.assert_allclose(enough, loaded.predict(raw), rtol=1e-5)
+    assert_same_frames(enough, loaded.predict(raw))
     with pytest.raises(
         DataError,
         match=rf"BTCUSDT-15m: needs {needed} unbroken candles at the end "

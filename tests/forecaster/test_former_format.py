@@ -12,9 +12,9 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
+from float32_steps import assert_same_frames
 from later_candles import with_future
 
 from v8.annexes.live.ledger.database import Ledger
@@ -166,8 +166,7 @@ def test_a_published_model_of_format_1_forecasts_what_it_forecast(former: Path) 
     candles.iloc[:, :4] *= 1e6
     forecast = forecaster.predict(check_candles(candles, Series.parse(SERIES), source="live"))
     expected = pd.DataFrame(written["forecast"]).drop(columns="open_time")
-    for name, values in expected.items():
-        np.testing.assert_allclose(forecast[name].to_numpy(), values.to_numpy(), rtol=1e-5, err_msg=str(name))
+    assert_same_frames(forecast[[*expected]].reset_index(drop=True), expected)
 
 
 def test_no_current_name_is_a_former_one_of_something_else() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from float32_steps import assert_same_frames
 from typer.testing import CliRunner, Result
 
 import v8
@@ -225,10 +226,10 @@ def test_a_series_without_a_model_is_forecast_by_the_median_of_the_others(made: 
     said = []
     for one in members:
         one.series = candles.series
-        said.append(one.predict(candles.newest(one.needed_bars)).to_numpy())
-    columns = list(members[0].predict(candles).columns)
-    found = pd.DataFrame(told["forecast"])[columns].to_numpy()
-    np.testing.assert_allclose(found, np.median(said, axis=0), rtol=1e-6)
+        said.append(one.predict(candles.newest(one.needed_bars)))
+    expected = pd.DataFrame(np.median(said, axis=0), said[0].index, said[0].columns)
+    found = pd.DataFrame(told["forecast"], expected.index)[[*expected.columns]]
+    assert_same_frames(found, expected)
     assert told["model"]["trained_until"] == max(
         json.loads(call(made, "--series", name, "--format", "json").stdout)["model"]["trained_until"]
         for name in TEACHER_FORCED

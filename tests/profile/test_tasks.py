@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from float32_steps import assert_same_forecasts, assert_within_steps
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -124,9 +125,8 @@ def test_what_follows_if_nothing_moves_is_the_same_under_numpy_and_keras(
     by_keras = naive(ops, EVERY, ops.convert_to_tensor(closes), horizon_bars)
     assert list(by_numpy) == list(by_keras) == list(TASKS)
     for task, values in by_numpy.items():
-        assert tuple(by_keras[task].shape) == values.shape == (4, horizon_bars, len(TASKS[task].columns))
-        rtol = 1e-3 if task == "volatility" else 2e-6  # what is left of single precision
-        np.testing.assert_allclose(np.asarray(by_keras[task]), values, rtol=rtol)
+        assert values.shape == (4, horizon_bars, len(TASKS[task].columns))
+    assert_same_forecasts(by_keras, by_numpy, closes[:, -1], steps=8)
 
 
 @pytest.mark.tf
@@ -137,16 +137,13 @@ def test_floors_and_coherence_are_the_same_under_numpy_and_keras(task: Task, dat
     values = data.draw(values_of(task))
     reference = np.broadcast_to(LAST, values.shape)
     coherent = task.coherent(np, values, LAST, LEAST)
-    np.testing.assert_allclose(
-        np.asarray(task.coherent(ops, tensor(values), tensor(LAST), LEAST)), coherent, rtol=1e-6
-    )
+    by_keras = task.coherent(ops, tensor(values), tensor(LAST), LEAST)
+    assert_within_steps(by_keras, coherent, magnitude=coherent, steps=2)
     floored = task.floored(np, values, reference, LEAST)
-    np.testing.assert_allclose(
-        np.asarray(task.floored(ops, tensor(values), tensor(reference), LEAST)), floored, rtol=1e-6
-    )
-    np.testing.assert_allclose(
-        np.asarray(task.size(tensor(LAST), tensor(0.01))), task.size(LAST, 0.01), rtol=1e-6
-    )
+    by_keras = task.floored(ops, tensor(values), tensor(reference), LEAST)
+    assert_within_steps(by_keras, floored, magnitude=floored, steps=2)
+    size = task.size(LAST, 0.01)
+    assert_within_steps(task.size(tensor(LAST), tensor(0.01)), size, magnitude=size, steps=2)
 
 
 @pytest.mark.parametrize("task", EVERY, ids=named)

@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+from float32_steps import assert_within_steps
 
 from v8.base.errors import DivergedError
 from v8.data.market.series import Series
@@ -72,7 +73,7 @@ def weights_in(job: Job) -> list[np.ndarray]:
 
 def assert_same_weights(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> None:
     for mine, theirs in zip(one, other, strict=True):
-        np.testing.assert_allclose(mine, theirs, atol=1e-5)
+        assert_within_steps(mine, theirs, magnitude=1.0, steps=64)
 
 
 def made(jobs: list[Job], listen: Any, fleet_size: int | None, make_trainer: Any) -> Iterator[SeriesOutcome]:

@@ -114,11 +114,12 @@ class Task(Named):
         """Return the size of what values of the task are computed with, in its unit: for `v8.base.rounding`.
 
         A price is the last close and a move, which is a multiple of a range, which is the exponential of a
-        logarithm of up to 16: a step of that is as large a share of the move as 16 steps of the move.
+        logarithm of up to 16: a step of that is as large a share of the move as 16 steps of the move. The
+        largest move of the columns counts: a lower band may be a small difference of large numbers.
         """
         start = self.size(last_close)
         moves = values - start if self.is_price else values
-        return start + LARGEST_LOG_RANGE * np.abs(moves)
+        return start + LARGEST_LOG_RANGE * np.abs(moves).max(axis=-1, keepdims=True)
 
     def floored(self, xp: Any, values: Any, reference: Any, floor: Any) -> Any:
         """Raise values, (N, H, C), to a positive minimum, so that their logarithms stay in a useful range.

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from float32_steps import assert_same_frames
 
 from v8.annexes.tracking.mlflow import MlflowRuns, check
 from v8.annexes.tracking.mlflow_loader import _load_pyfunc
@@ -233,7 +234,7 @@ def test_the_loader_forecasts_what_v8_forecasts(run: TrackedRun, trained_run: An
     with_digests(folder)
     forecast = _load_pyfunc(str(folder)).predict(hours())
     ours = Forecaster.load(folder).predict(hours())
-    np.testing.assert_allclose(forecast.to_numpy(), ours.to_numpy(), rtol=1e-5)
+    assert_same_frames(forecast, ours)
     # A model with features of the package ta has no features.py: v8 itself loads it.
     frame = trained_run.candles.to_frame()
     of_package = _load_pyfunc(str(with_digests(Path(shutil.copytree(trained_run.folder, run.path / "ta")))))
@@ -261,4 +262,4 @@ def test_in_its_own_store_the_model_loads_and_forecasts(run: TrackedRun) -> None
     set_tracking_uri(tracker._uri)
     forecast = pyfunc.load_model(f"runs:/{run_id}/model").predict(hours())
     ours = Forecaster.load(run.path / SERIES).predict(hours())
-    np.testing.assert_allclose(forecast.to_numpy(), ours.to_numpy(), rtol=1e-5)
+    assert_same_frames(forecast, ours)

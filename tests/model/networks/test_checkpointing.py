@@ -14,6 +14,7 @@ import keras
 import numpy as np
 import pytest
 from fleets import fleet_of
+from float32_steps import assert_within_steps
 from keras import ops
 
 from v8.model.networks.gradients import checkpointed, gradients_of
@@ -80,7 +81,7 @@ def test_gradients_and_draws_are_those_of_the_network(
     # What an attention's keys add to every score alike has no gradient but that of rounding.
     largest = max(np.abs(each).max() for each in plain)
     for one, other in zip(plain, again, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6 * largest)
+        assert_within_steps(one, other, magnitude=largest, steps=8)
     for one, other in zip(drawn, drawn_again, strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -109,7 +110,7 @@ def test_a_compiled_step_of_a_fleet_that_gathers_batches_is_the_same_with_and_wi
         found.append(step(state, np.float32([0.1, 0.1]), np.ones(2, bool), x_BMTF, y, ones).on_host())
     plain, again = found
     assert all(np.abs(each).max() > 0 for each in unflattened(fleet, plain.means))
-    np.testing.assert_allclose(plain.means, again.means, rtol=1e-4, atol=1e-7)
+    assert_within_steps(plain.means, again.means, steps=8)
     for one, other in zip(plain.constants, again.constants, strict=True):
         np.testing.assert_array_equal(one, other)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+from float32_steps import assert_same_forecasts
 from keras_3_10 import unknown_keys
 
 from v8.data.windows.dataset import SeriesData
@@ -21,8 +22,6 @@ from v8.profile.profile import Profile, load_profile
 pytestmark = pytest.mark.tf
 
 NUM_BARS = 2_400
-TOLERANCE = 2e-5
-"""Single precision on a deviation of closes that differ in the fourth digit."""
 
 
 def short(horizon_bars: int = 3) -> Profile:
@@ -46,8 +45,8 @@ def test_it_forecasts_what_the_baseline_does(series: list[SeriesData], fitted: l
     for data, model in zip(series, fitted, strict=True):  # the second after the first, in one shared graph
         test = data.spans["test"]
         made = model.forecast_all(test.raw_windows()).points
-        for task, wanted in BASELINES["range_paths"].fit(data.spans["train"], data.scaling)(test).items():
-            np.testing.assert_allclose(made[task], wanted, rtol=TOLERANCE)
+        wanted = BASELINES["range_paths"].fit(data.spans["train"], data.scaling)(test)
+        assert_same_forecasts(made, wanted, test.last_close)
 
 
 def test_plain_keras_loads_its_file_and_finds_nothing_but_stock_parts(

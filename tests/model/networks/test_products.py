@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+from float32_steps import assert_within_steps
 from keras import ops
 
 from v8.model.networks.gradients import gradients_of
@@ -77,7 +78,7 @@ def test_factors_are_rounded_and_sums_are_not(equation: str) -> None:
     assert keras.backend.standardize_dtype(product.dtype) == "float32"
     expected = np.einsum(equation, rounded(left).astype(float), rounded(right).astype(float))
     # 12 bits more than bfloat16 holds: sums in 16 bits would miss this by a factor of a thousand.
-    np.testing.assert_allclose(ops.convert_to_numpy(product), expected, rtol=1e-5, atol=1e-5)
+    assert_within_steps(ops.convert_to_numpy(product), expected, steps=8)
 
 
 @pytest.mark.parametrize("equation", EQUATIONS)
@@ -94,8 +95,8 @@ def test_a_gradient_is_a_product_of_rounded_factors_too(equation: str) -> None:
     left_letters, right_letters = letters.split(",")
     of_left = np.einsum(f"{result},{right_letters}->{left_letters}", rounded(slope), rounded(right))
     of_right = np.einsum(f"{left_letters},{result}->{right_letters}", rounded(left), rounded(slope))
-    np.testing.assert_allclose(ops.convert_to_numpy(d_left), of_left, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(ops.convert_to_numpy(d_right), of_right, rtol=1e-4, atol=1e-5)
+    assert_within_steps(ops.convert_to_numpy(d_left), of_left, steps=8)
+    assert_within_steps(ops.convert_to_numpy(d_right), of_right, steps=8)
 
 
 def test_products_of_many_pairs_stay_in_float32_on_a_cpu() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+from float32_steps import assert_same_forecasts
 from scaled_units import restore_targets
 
 from v8.data.windows.batches import FleetWindows
@@ -58,11 +59,10 @@ def test_prices_equal_the_scaled_network_s_restored_by_hand(
     ohlc = np.maximum(ohlc, 0.01 * span.naive["ohlc"])
     ohlc[..., 1] = ohlc[..., [0, 1, 3]].max(axis=-1)
     ohlc[..., 2] = ohlc[..., [0, 2, 3]].min(axis=-1)
-    np.testing.assert_allclose(np.asarray(served["ohlc"]), ohlc, rtol=2e-4)
     bands = np.sort(restored["bands"], axis=-1)[..., ::-1]
-    np.testing.assert_allclose(np.asarray(served["bands"]), bands, rtol=2e-4)
     volatility = np.maximum(restored["volatility"], 1e-3 * data.scaling.volatility_floor)
-    np.testing.assert_allclose(np.asarray(served["volatility"]), volatility, rtol=5e-3, atol=1e-7)
+    expected = {"ohlc": ohlc, "bands": bands, "volatility": volatility}
+    assert_same_forecasts(served, expected, span.last_close)
 
 
 def test_ranged_prices_are_the_naive_ones_moved_by_recent_ranges(
@@ -84,13 +84,11 @@ def test_ranged_prices_are_the_naive_ones_moved_by_recent_ranges(
     ohlc = reference["ohlc"] + moved["ohlc"] * last[:, None, None]
     ohlc[..., 1] = ohlc[..., [0, 1, 3]].max(axis=-1)
     ohlc[..., 2] = ohlc[..., [0, 2, 3]].min(axis=-1)
-    np.testing.assert_allclose(np.asarray(served["ohlc"]), ohlc, rtol=1e-5)
     bands = np.sort(reference["bands"] + moved["bands"] * last[:, None, None], axis=-1)[..., ::-1]
-    np.testing.assert_allclose(np.asarray(served["bands"]), bands, rtol=1e-5)
     volatility = np.maximum(
         reference["volatility"] + moved["volatility"], 1e-3 * data.scaling.volatility_floor
     )
-    np.testing.assert_allclose(np.asarray(served["volatility"]), volatility, rtol=1e-3, atol=1e-7)
+    assert_same_forecasts(served, {"ohlc": ohlc, "bands": bands, "volatility": volatility}, last)
 
 
 @pytest.mark.parametrize("way", [*WAYS, "ranged"])
@@ -124,11 +122,13 @@ def test_an_untrained_ranged_model_moves_the_naive_prices_by_a_constant_number_o
     range_W = np.maximum(windows[:, -1, place].astype(np.float64), data.scaling.range_floor)
     assert range_W[0] == data.scaling.range_floor
     reference, last = span.naive, windows[:, -1, 3]
-    for task, values in serving(windows).items():
+    expected = {}
+    for task in data.profile.tasks:
         constants = data.scaling.task(task)
         unit_W = range_W if task == "volatility" else range_W * last
-        expected = reference[task] + np.array(constants.start) * constants.scale[0] * unit_W[:, None, None]
-        np.testing.assert_allclose(np.asarray(values), expected, rtol=2e-3 if task == "volatility" else 1e-5)
+        moved = np.array(constants.start) * constants.scale[0] * unit_W[:, None, None]
+        expected[task] = reference[task] + moved
+    assert_same_forecasts(serving(windows), expected, last)
 
 
 @pytest.mark.parametrize("way", [*WAYS, "ranged"])
@@ -157,9 +157,9 @@ def test_an_untrained_model_forecasts_the_typical_offset(
     start = {task.task: task.start for task in data.scaling.tasks}
     serving = build_serving(data.profile, data.scaling, build_network(data.profile, seed=1, start=start))[0]
     span = data.spans["test"]
-    for task, values in serving(span.raw_windows()).items():
-        expected = span.naive[task] * np.exp(np.array(data.scaling.task(task).offset))
-        np.testing.assert_allclose(np.asarray(values), expected, rtol=2e-3)
+    offsets = {task.task: np.exp(np.array(task.offset)) for task in data.scaling.tasks}
+    expected = {task: span.naive[task] * offset for task, offset in offsets.items()}
+    assert_same_forecasts(serving(span.raw_windows()), expected, span.last_close)
 
 
 @pytest.mark.parametrize("way", [*WAYS, "ranged"])
@@ -197,9 +197,9 @@ def test_a_serving_model_forecasts_what_the_graph_built_for_its_series_does(
     network = build_network(profile, seed=7)
     for variable, weight in zip(network.trainable_variables, weights, strict=True):
         variable.assign(weight)
-    for task, values in build_serving(profile, second.scaling, network)[0](windows).items():
-        assert made[task].shape == (16, 3, values.shape[-1])
-        np.testing.assert_allclose(made[task], np.asarray(values), rtol=1e-5)
+    expected = build_serving(profile, second.scaling, network)[0](windows)
+    assert {values.shape[:2] for values in made.values()} == {(16, 3)}
+    assert_same_forecasts(made, expected, first_windows(second, 16).last_close)
 
 
 USES: dict[str, Callable[[ServingModel, SeriesData, Path], object]] = {

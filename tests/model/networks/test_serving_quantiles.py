@@ -8,10 +8,12 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+from float32_steps import assert_same_forecasts, assert_within_steps
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras_3_10 import unknown_keys
 
+from v8.base.rounding import MAX_STEPS
 from v8.data.windows.dataset import SeriesData
 from v8.forecaster.model_file import check_keras_file
 from v8.model.baselines.ranges import fit_ensemble
@@ -127,10 +129,10 @@ def test_beside_an_uncalibrated_network_paths_say_the_quantiles_alone(data: Seri
     span, before = data.spans["test"], model.forecast_all(data.spans["test"].raw_windows()).points
     assert calibrate(model, data) is None
     evaluated, published = model.forecast_span(span), model.forecast_all(span.raw_windows())
+    assert_same_forecasts(evaluated.quantiles, published.quantiles, span.last_close)
     for task, points in before.items():
         np.testing.assert_array_equal(evaluated.points[task], points)
         np.testing.assert_array_equal(published.points[task], points)
-        np.testing.assert_allclose(evaluated.quantiles[task], published.quantiles[task], rtol=3e-5)
         widths = np.ptp(evaluated.quantiles[task], axis=2)
         assert (widths[:, -1] > 0).all() and np.ptp(widths[:, -1]) > 0
 
@@ -157,11 +159,8 @@ def test_an_ensemble_has_the_quantiles_of_its_paths(
     off = made.quantiles["bands"] - made.points["bands"][:, :, None]
     np.testing.assert_array_equal(off[:, :, LEVELS.index(0.5)], 0.0)
     expected = distances * np.array([1.5, 1.0, 0.5])[:, None]
-    np.testing.assert_allclose(
-        np.delete(off, LEVELS.index(0.5), axis=2),
-        expected,
-        atol=1e-5 * float(np.abs(made.points["bands"]).max()),
-    )
+    distances_made = np.delete(off, LEVELS.index(0.5), axis=2)
+    assert_within_steps(distances_made, expected, magnitude=made.points["bands"].max(), steps=MAX_STEPS)
 
 
 def test_a_calibrated_ensemble_holds_its_shares_of_the_validation_windows(

@@ -10,8 +10,8 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from float32_steps import assert_within_steps
 
 pytestmark = pytest.mark.process
 
@@ -88,8 +88,9 @@ def test_g18_a_fleet_under_jax_follows_the_one_under_tensorflow(
     assert told["backend"] == "jax"
     assert told["device"] == "CPU:0"
     assert told["has_tensorflow"] is not is_blocked
-    np.testing.assert_allclose(told["losses"], on_tensorflow["losses"], rtol=1e-5)
+    assert_within_steps(told["losses"], on_tensorflow["losses"], steps=64)
     # One model serves both series; prices of some 50,000 and some 2 cannot be mixed up.
-    np.testing.assert_allclose(told["closes"], on_tensorflow["closes"], rtol=1e-5)
+    for closes, expected in zip(told["closes"], on_tensorflow["closes"], strict=True):
+        assert_within_steps(closes, expected, steps=64)
     with zipfile.ZipFile(tmp_path / "model.keras") as saved:
         assert {"config.json", "metadata.json", "model.weights.h5"} <= set(saved.namelist())

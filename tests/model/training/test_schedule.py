@@ -5,6 +5,7 @@ from __future__ import annotations
 import keras
 import numpy as np
 import pytest
+from float32_steps import assert_within_steps
 
 from v8.model.training.progress import SCHEDULES, LossPatience, rate_at
 from v8.profile.profile import TrainingSettings, load_profile
@@ -26,7 +27,7 @@ def rates(chosen: TrainingSettings, num_epochs: int = 10) -> np.ndarray:
 def test_cosine_is_that_of_keras() -> None:
     stock = keras.optimizers.schedules.CosineDecay(RATE, decay_steps=10 * STEPS)
     expected = [float(stock(step)) for step in range(10 * STEPS)]
-    np.testing.assert_allclose(rates(settings(schedule="cosine")), expected, rtol=1e-5, atol=1e-8)
+    assert_within_steps(rates(settings(schedule="cosine")), expected, steps=4)
 
 
 def test_a_step_comes_every_so_many_epochs() -> None:

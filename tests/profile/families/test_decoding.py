@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 from fleets import fleet_of
+from float32_steps import assert_within_steps
 from keras import ops
 
 from v8.model.networks.networks import ACTUAL, WINDOW, build_network, counterparts, has_teacher_forcing
@@ -114,7 +115,7 @@ def test_the_published_graph_decodes_as_one_does_step_by_step(
     for bar in range(profile.horizon_bars):
         bars = np.asarray(BY_HAND[family](network, profile, window, candles))
         forecast = bars[:, -1] @ kernel + bias[bar]
-        np.testing.assert_allclose(said[:, bar], forecast, rtol=1e-4, atol=1e-5)
+        assert_within_steps(said[:, bar], forecast, steps=16)
         candles = np.concatenate([candles, forecast[:, None]], axis=1)
     assert np.abs(np.diff(said, axis=1)).min() > 0
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from float32_steps import assert_same_frames
 
 from v8.forecaster.forecaster import Forecaster
 from v8.publish.hub.publish import publish
@@ -117,9 +118,7 @@ def test_its_lines_from_the_candles_on_forecast_what_v8_forecasts(
 
 def assert_equal_to_the_product(plain: pd.DataFrame, folder: Path, frame: pd.DataFrame) -> None:
     ours = Forecaster.load(folder / "models" / SERIES).predict(frame)
-    assert list(plain.columns) == list(ours.columns)
-    assert list(plain.index) == list(ours.index)
-    np.testing.assert_allclose(plain.to_numpy(), ours.to_numpy(), rtol=1e-5)
+    assert_same_frames(plain, ours)
 
 
 def test_the_exchange_s_lines_read_its_candles(card: str, exchange_api: Any) -> None:

@@ -11,10 +11,10 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 from bare import REPOSITORY, BareEnvironment, build, checkout_at, files_of
+from float32_steps import assert_same_frames
 from typer.testing import CliRunner
 
 from v8.cli.app import app
@@ -64,8 +64,8 @@ def test_a_repository_is_forecast_and_served_without_keras(
     answer = json.loads(predicted.stdout)
     assert answer["model"]["runtime"] == "onnx"
     expected = Forecaster.load(trained_run.folder).predict(trained_run.candles)
-    rows = pd.DataFrame(answer["forecast"])[[*expected.columns]]
-    np.testing.assert_allclose(rows.to_numpy(), expected.to_numpy(), rtol=1e-5)
+    rows = pd.DataFrame(answer["forecast"], index=expected.index)[[*expected.columns]]
+    assert_same_frames(rows, expected)
     refused = serving.call("-m", "v8", "predict", trained_run.folder, *options)
     assert refused.returncode == 3
     assert "got no Keras, and a model without model.onnx. Install Keras and TensorFlow, or" in refused.stderr
