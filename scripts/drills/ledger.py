@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from drills.ground import REPOSITORY, Ground, Place, drill, kill
@@ -41,7 +41,13 @@ def train(place: Place) -> None:
         raise RuntimeError(f"the run to watch ended with {ended.status}: {ended.message}")
 
 
-def watch(place: Place, exchange: ExchangeApi, name: str, kills: Mapping[int, float]) -> dict[str, Any]:
+def watch(
+    place: Place,
+    exchange: ExchangeApi,
+    name: str,
+    kills: Mapping[int, float],
+    at_close: Callable[[int], object] = lambda number: None,
+) -> dict[str, Any]:
     """Watch the run through all closes; return the rows of the ledger."""
     exchange.now_s = BEGIN_S + AFTER_CLOSE_S
     ledger = place.runs / name
@@ -52,7 +58,7 @@ def watch(place: Place, exchange: ExchangeApi, name: str, kills: Mapping[int, fl
 
     replay = WatchedReplay(exchange, ledger, "./tiny", start)
     try:
-        replay.go(NAMES, NUM_CLOSES, kills)
+        replay.go(NAMES, NUM_CLOSES, kills, at_close)
     finally:
         kill(replay.process)
         place.finish(replay.process, is_killed=True)
@@ -79,3 +85,43 @@ def kill_a_watch(ground: Ground, place: Place) -> str:
             place.lost.append(f"{num} of {len(expected)} {table}, {len(killed[table])} found")
     num_rows = sum(map(len, straight.values()))
     return f"{len(kills)} kills, the same {num_rows} rows to the bit"
+
+
+@drill(KIND, "`track --backup` and a changed bit beside `forecast --every`")
+def back_up_a_watch(ground: Ground, place: Place) -> str:
+    """Copy the ledger of a watch at some closes; then change bits of the copy, each of which must be seen."""
+    train(place)
+    ledger = place.runs / "watched.sqlite"
+    copy = place.folder / "copy.sqlite"
+    copied_rows: list[dict[str, list[Any]]] = []
+    words = ["track", "--ledger", str(ledger), "--backup", str(copy)]
+
+    def back_up(number: int) -> None:
+        if number % 8:
+            return
+        backup = place.call(words)
+        place.require(backup.status == 0, f"the backup ended with {backup.status}: {backup.message}")
+        copied_rows.append(ledger_rows(copy))
+
+    with ExchangeApi() as exchange:
+        for name in NAMES:
+            exchange.put(name, with_future(name, NUM_PAST, NUM_LATER))
+        place.more_env.update(V8_REST_URL=exchange.url, V8_VISION_URL=exchange.url)
+        rows = watch(place, exchange, ledger.name, {}, back_up)
+    for number, copied in enumerate(copied_rows):
+        issued = 8 * number + 1  # closes of the shorter timeframe
+        place.require(len(copied["forecasts"]) >= issued, f"{len(copied['forecasts'])} after {issued} closes")
+        place.require(
+            all(row in rows["forecasts"] for row in copied["forecasts"]), "a copy holds other forecasts"
+        )
+    place.require(place.call(words).status == 0, "the last backup")
+    place.require(ledger_rows(copy) == rows, "the last copy holds other rows")
+    content = copy.read_bytes()
+    losses = next(row[5] for row in rows["scores"] if row[5])
+    for _ in range(4):
+        changed = bytearray(content)
+        changed[content.index(losses) + place.chance.randrange(len(losses))] ^= 1 << place.chance.randrange(8)
+        copy.write_bytes(changed)
+        seen = place.call(["track", str(place.run), "--ledger", str(copy)])
+        place.require((seen.status, seen.output) == (3, ""), f"a changed bit: {seen.status}, {seen.message}")
+    return f"{len(copied_rows)} copies while it was written, 4 changed bits refused"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import json
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from ledger_entries import ISSUER, made_entry, made_score
+from ledger_entries import FIRST_S, ISSUER, made_entry, made_score
 
 from v8.annexes.live.app.places import LedgerReader
 from v8.annexes.live.ledger.database import Ledger
@@ -34,6 +35,24 @@ def _sound() -> bytes:
         return path.read_bytes()
 
 
+def _told(ledger: Ledger) -> str:
+    """Return the live record and all forecasts with their scores."""
+    rows = [json.dumps(live_record(ledger, ISSUER.place).to_json())]
+    for entry, score in ledger.forecasts_of_day(ISSUER.place, ISSUER.series, FIRST_S):
+        rows.append(json.dumps(entry.to_json()))
+        rows.append(f"{score.scored_s} {score.actual_digest} {score.losses}" if score else "")
+    return "\n".join(rows)
+
+
+@functools.cache
+def _sound_record() -> str:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / LEDGER
+        path.write_bytes(_sound())
+        with Ledger.open(path) as ledger:
+            return _told(ledger)
+
+
 def changed_ledger(random: Random) -> bytes:
     """Return a ledger with a byte that is another, often one of its schema or of what is not empty."""
     content = bytearray(_sound())
@@ -56,6 +75,10 @@ def use_ledger(path: Path) -> None:
             ledger.newest(place, series), ledger.pending(place, series), ledger.count_forecasts(place, series)
             ledger.scored(place, series), ledger.newest_actual_values(place, series, 9)
         live_record(ledger, place)
+        ledger.require_intact()
+        record = _told(ledger)
+    if record != _sound_record():
+        raise AssertionError("a changed ledger says something else")
     with Ledger.open_to_write(path) as ledger:
         ledger.add(made_entry(9))
         _add_score(ledger)

@@ -85,6 +85,8 @@ def test_code_in_markdown_ends_where_the_text_ends(text: str) -> None:
         "{{'Authorization': 'Basic {}'}}",
         "sent Bearer {} to it",
         "Cookie: session={}",
+        "Set-Cookie: lang=en; session={}; Path=/",
+        "red \x1b[31mhf_{}",
         "'X-MBX-APIKEY': '{}'",
         "OK-ACCESS-PASSPHRASE: {}",
         "no user has hf_{}",

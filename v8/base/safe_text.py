@@ -51,7 +51,11 @@ _SECRETS: Final = tuple(
         (r"(https?://hooks\.[^\s/'\"]{1,200}/)[^\s?#'\"<>)]+", r"\1***"),
         # Headers.
         (
-            r"((?:authorization|cookie)\\?['\"]?\s?[:=]\s?\\?['\"]?)"
+            r"(cookie\\?['\"]?\s?[:=]\s?\\?['\"]?)(?:[^\s=;,'\"]{1,200}=[^\s;,'\"]+(?:;\s?)?)+",
+            r"\1***",
+        ),
+        (
+            r"(authorization\\?['\"]?\s?[:=]\s?\\?['\"]?)"
             r"(?:(?:bearer|basic|digest|token)\s+)?(?!(?:bearer|basic)\b)[^\s'\",;]+",
             r"\1***",
         ),
@@ -59,7 +63,7 @@ _SECRETS: Final = tuple(
             r"(-(?:key|apikey|token|secret|sign|signature|passphrase)\\?['\"]?:\s?\\?['\"]?)[^\s'\",;]{8,}",
             r"\1***",
         ),
-        (r"\b(bearer|basic)\s+[A-Za-z0-9+/=._~-]{16,}", r"\1 ***"),
+        (r"(bearer|basic)\s+[A-Za-z0-9+/=._~-]{16,}", r"\1 ***"),
         # Options as JSON and Python write them, as NAME=VALUE, and what looks like a value in a sentence.
         (rf"({_NAMES_OF_SECRETS}[\w.-]{{0,40}}(?:\\?['\"]\s?:\s?|=)){_VALUE}", r"\1***"),
         (rf"({_NAMES_OF_SECRETS}[\w.-]{{0,40}} = )(?:\"[^\"]*\"|'[^']*')", r"\1***"),
@@ -67,10 +71,10 @@ _SECRETS: Final = tuple(
         (rf"(--[\w-]{{0,40}}{_NAMES_OF_SECRETS} )(?=\S{{0,200}}\d)\S{{8,}}", r"\1***"),
         # Tokens that are known by their beginning: Hugging Face, GitHub, Slack, Amazon, webhooks, JWT.
         (
-            r"\b(hf_|gh[oprsu]_|github_pat_|xox[a-z]-|whsec_|sk-|akia|eyj[\w-]{10,}\.)[A-Za-z0-9+/=_.-]{16,}",
+            r"(hf_|gh[oprsu]_|github_pat_|xox[a-z]-|whsec_|\b(?:sk-|akia|eyj[\w-]{10,200}\.))[A-Za-z0-9+/=_.-]{16,}",
             r"\1***",
         ),
-        (r"\b\d{6,12}:AA[A-Za-z0-9_-]{30,}", "***"),  # a bot of Telegram
+        (r"(?<!\d)\d{6,12}:AA[A-Za-z0-9_-]{30,}", "***"),  # a bot of Telegram
     )
 )
 """What is cut from texts, and what takes its place."""

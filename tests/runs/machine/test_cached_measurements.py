@@ -56,7 +56,7 @@ def test_a_number_format_is_taken_from_the_list_only(
     content: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("V8_HOME", str(tmp_path))
-    kind = dict[choices._Format, choices._Speed]
+    kind = choices.MEASUREMENT_OF_FORMATS
     sound = {"float32": 1.0, "mixed_bfloat16": 2.0}
     assert cached_measurement(kind, "precision", {}, lambda: sound) == sound
     assert cached_measurement(kind, "precision", {}, dict) == sound

@@ -140,6 +140,7 @@ _NUM_VALUES: Final = 1 << 16
 """Values that a thread works on at a time: they stay in a core's own cache, so that cores do not share."""
 _Format = Literal["float32", "mixed_bfloat16", "mixed_float16"]  # those of `FORMATS`
 _Speed = Annotated[Number, Field(ge=0)]  # of anything, finite
+MEASUREMENT_OF_FORMATS: Final = dict[_Format, _Speed]  # windows/s by number format
 _SPEED_PER_FLAGS: Final = Annotated[list[_Speed], Field(min_length=len(FLAGS), max_length=len(FLAGS))]
 Result = TypeVar("Result")
 
@@ -172,7 +173,9 @@ def choose_precision(profile: Profile, *, may_have_gpu: bool, on_message: Messag
             (speeds,) = _time_steps(profile, (FORMATS[0], best), **options, is_short=False)
         return speeds
 
-    speeds = cached_measurement(dict[_Format, _Speed], "precision", {**_network_key(profile), **key}, measure)
+    speeds = cached_measurement(
+        MEASUREMENT_OF_FORMATS, "precision", {**_network_key(profile), **key}, measure
+    )
     chosen = fastest_format(speeds)
     why = "formats could not be measured"
     base = speeds.get(FORMATS[0])
