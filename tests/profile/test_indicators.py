@@ -153,8 +153,10 @@ def test_a_sentence_tells_the_numbers_of_its_formula() -> None:
         stages = [each for each in formula_of(name).inputs if each not in {*FEATURES, OPEN_TIME, VOLUME}]
         read = map(formula_of, [name, *stages])
         numbers = {str(each.parameters[key]) for each in read for key in told if key in each.parameters}
-        assert numbers, name
-        assert numbers <= set(re.findall(r"[0-9]+", FEATURES[name].sentence)), name
+        missing = numbers - set(re.findall(r"[0-9]+", FEATURES[name].sentence))
+        assert not missing, (
+            f"meanings.yaml: the sentence of {name} must name {sorted(missing)} of its formula"
+        )
 
 
 def test_an_unknown_column_names_its_nearest_neighbour() -> None:
