@@ -1,0 +1,171 @@
+"""Measures of the field: equal to independent packages to 1e-10, on random and on degenerate input.
+
+The packages are extras of the tests: `pip install arch scoringrules statsmodels`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from v8.model.evaluation.field_measures import (
+    block_samples,
+    confidence_set,
+    confidence_set_p_values,
+    coverage_by_level,
+    interval_scores,
+    mincer_zarnowitz,
+    pit_histogram,
+    qlike,
+)
+from v8.model.evaluation.metrics import wilson_interval
+from v8.profile.quantile_levels import pinball
+
+EXACT = {"rtol": 1e-10, "atol": 1e-10}
+LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+def _random(num_windows: int = 500, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Return actual values and quantiles of them, (N,) and (N, Q)."""
+    random = np.random.default_rng(seed)
+    centre = random.normal(size=num_windows)
+    quantiles = centre[:, None] + np.array([-1.6, -0.7, 0.0, 0.7, 1.6])
+    return centre + random.normal(size=num_windows), quantiles
+
+
+@pytest.mark.parametrize("num_windows", [1, 500])
+def test_qlike_is_half_the_gamma_deviance(num_windows: int) -> None:
+    statsmodels = pytest.importorskip("statsmodels.api", reason="needs statsmodels: pip install statsmodels")
+    random = np.random.default_rng(1)
+    actual = random.gamma(2.0, 1e-4, num_windows)
+    forecast = random.gamma(2.0, 1e-4, num_windows)
+    deviance = statsmodels.families.Gamma().deviance(actual, forecast)
+    np.testing.assert_allclose(qlike(actual, forecast).sum(), deviance / 2, rtol=1e-10)
+
+
+def test_qlike_of_windows_without_a_move_is_not_defined_and_of_a_forecast_of_none_infinite() -> None:
+    losses = qlike(np.array([0.0, 1.0, 1.0, 0.0]), np.array([1.0, 0.0, 1.0, 0.0]))
+    np.testing.assert_array_equal(losses, [np.nan, np.inf, 0.0, np.nan])
+
+
+@pytest.mark.parametrize("width", [0.0, 1.0])
+def test_interval_scores_are_those_of_scoringrules(width: float) -> None:
+    scoringrules = pytest.importorskip("scoringrules", reason="needs scoringrules: pip install scoringrules")
+    actual, quantiles = _random()
+    low = quantiles[:, 2] - width
+    high = quantiles[:, 2] + width
+    actual[:3] = low[0], high[1], low[2]  # on a border there is no miss
+    expected = scoringrules.interval_score(actual, low, high, 0.1)
+    np.testing.assert_allclose(interval_scores(actual, low, high, 0.9), expected, **EXACT)
+
+
+def test_twice_the_mean_pinball_loss_is_that_of_scoringrules() -> None:
+    scoringrules = pytest.importorskip("scoringrules", reason="needs scoringrules: pip install scoringrules")
+    actual, quantiles = _random()
+    for level, quantile in zip(LEVELS, quantiles.T, strict=True):
+        expected = scoringrules.quantile_score(actual, quantile, level)
+        np.testing.assert_allclose(pinball(np, actual - quantile, level), expected, **EXACT)
+
+
+def test_the_histogram_and_coverage_are_those_of_the_empirical_distribution() -> None:
+    distributions = pytest.importorskip(
+        "statsmodels.distributions.empirical_distribution", reason="needs statsmodels"
+    )
+    actual, quantiles = _random()
+    # The number of quantiles below each value, from the empirical distribution of the quantiles.
+    bins = [
+        distributions.ECDF(row)(value) * len(LEVELS) for row, value in zip(quantiles, actual, strict=True)
+    ]
+    expected = np.bincount(np.round(bins).astype(int), minlength=len(LEVELS) + 1) / len(actual)
+    np.testing.assert_allclose(pit_histogram(actual, quantiles, LEVELS), expected, **EXACT)
+    below = np.cumsum(expected)[:-1]
+    np.testing.assert_allclose(coverage_by_level(actual, quantiles), below, **EXACT)
+
+
+def test_the_histogram_spreads_values_that_equal_quantiles_over_the_bins_that_they_border() -> None:
+    same = np.zeros((1, len(LEVELS)))
+    widths = np.diff([0.0, *LEVELS, 1.0])
+    np.testing.assert_allclose(pit_histogram(np.zeros(1), same, LEVELS), widths, **EXACT)
+    one = np.array([[-2.0, -1.0, 0.0, 1.0, 2.0]])
+    expected = [0, 0, 0.5, 0.5, 0, 0]  # bins from 0.25 to 0.5 and from 0.5 to 0.75
+    np.testing.assert_allclose(pit_histogram(np.zeros(1), one, LEVELS), expected, **EXACT)
+
+
+@pytest.mark.parametrize(("num_hits", "num_windows"), [(0, 1), (1, 1), (0, 40), (40, 40), (33, 40)])
+def test_the_band_of_a_coverage_is_that_of_statsmodels(num_hits: int, num_windows: int) -> None:
+    proportion = pytest.importorskip("statsmodels.stats.proportion", reason="needs statsmodels")
+    expected = proportion.proportion_confint(num_hits, num_windows, alpha=0.05, method="wilson")
+    np.testing.assert_allclose(wilson_interval(num_hits, num_windows), expected, **EXACT)
+
+
+@pytest.mark.parametrize("case", ["random", "ties", "equal", "small"])
+def test_the_calibration_line_is_that_of_statsmodels(case: str) -> None:
+    statsmodels = pytest.importorskip("statsmodels.api", reason="needs statsmodels: pip install statsmodels")
+    random = np.random.default_rng(2)
+    forecast = random.gamma(2.0, size=300)
+    actual = 0.2 + 0.7 * forecast + random.normal(size=300)
+    if case == "ties":
+        forecast, actual = forecast.round(), actual.round()
+    if case == "equal":
+        actual = forecast
+    if case == "small":
+        forecast, actual = forecast[:2], actual[:2]
+    expected = statsmodels.OLS(actual, statsmodels.add_constant(forecast)).fit()
+    line = mincer_zarnowitz(actual, forecast)
+    assert line is not None
+    np.testing.assert_allclose([line.intercept, line.slope], expected.params, **EXACT)
+    np.testing.assert_allclose(line.r_squared, expected.rsquared, **EXACT)
+
+
+@pytest.mark.parametrize("num_windows", [1, 100])
+def test_a_forecast_that_never_changes_has_no_calibration_line(num_windows: int) -> None:
+    actual = np.random.default_rng(3).normal(size=num_windows)
+    assert mincer_zarnowitz(actual, np.full(num_windows, 0.1)) is None
+
+
+def test_the_calibration_line_of_values_that_never_change_is_flat() -> None:
+    line = mincer_zarnowitz(np.full(50, 2.0), np.random.default_rng(4).normal(size=50))
+    assert line is not None
+    assert (line.intercept, line.slope, line.r_squared) == (2.0, 0.0, 1.0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_p_values_of_the_confidence_set_are_those_of_arch_for_the_same_samples(seed: int) -> None:
+    bootstrap = pytest.importorskip("arch.bootstrap", reason="needs arch: pip install arch")
+    random = np.random.default_rng(seed)
+    losses = random.gamma(2.0, size=(200, 1)) + random.normal(0.05 * np.arange(6), 0.5, (200, 6))
+    theirs = bootstrap.MCS(losses, size=0.1, reps=300, block_size=10, seed=seed)
+    theirs.compute()
+    samples = np.stack(theirs._bootstrap_indices)
+    names = [str(number) for number in range(losses.shape[1])]
+    ours = confidence_set_p_values(dict(zip(names, losses.T, strict=True)), samples)
+    expected = {str(number): p_value for number, p_value in theirs.pvalues["Pvalue"].items()}
+    assert list(ours) == list(expected)
+    assert ours == pytest.approx(expected, rel=1e-10, abs=1e-10)
+    assert confidence_set(ours) == [name for name in ours if int(name) in theirs.included]
+
+
+def test_equal_forecasters_cannot_be_told_apart_and_one_that_is_always_worse_is_left_out() -> None:
+    losses = np.random.default_rng(5).gamma(2.0, 1e-3, 200)
+    samples = block_samples(len(losses), 10)
+    by_name = {"first": losses, "second": losses.copy(), "worse": losses + 1e-4}
+    p_values = confidence_set_p_values(by_name, samples)
+    assert p_values == {"worse": 0.0, "first": 1.0, "second": 1.0}
+    assert confidence_set(p_values) == ["first", "second"]
+
+
+def test_a_confidence_set_of_one_window_or_one_forecaster_has_an_answer() -> None:
+    one = block_samples(1, 10)
+    assert confidence_set_p_values({"only": np.ones(1)}, one) == {"only": 1.0}
+    assert confidence_set_p_values({"better": np.ones(1), "worse": np.full(1, 2.0)}, one) == {
+        "worse": 0.0,
+        "better": 1.0,
+    }
+
+
+def test_samples_are_whole_blocks_of_neighbouring_windows() -> None:
+    samples = block_samples(100, 7, num_samples=20)
+    assert samples.shape == (20, 100)
+    steps = np.diff(samples, axis=1) % 100
+    assert (steps[:, [place for place in range(99) if (place + 1) % 7]] == 1).all()
+    np.testing.assert_array_equal(samples, block_samples(100, 7, num_samples=20))

@@ -1,0 +1,190 @@
+"""Measures of the field: what other studies of volatility and of probability forecasts report.
+
+Mean absolute errors and CRPS are in `v8.model.evaluation.metrics`. Here are the measures with which results
+are compared across studies. All functions take arrays, so they measure any forecast of any task.
+
+* QLIKE, the loss of a variance forecast (Patton 2011, doi:10.1016/j.jeconom.2010.03.034). It is zero for the
+  actual variance, and the best forecast is the mean variance even where the actual one is a noisy proxy.
+* The histogram of the probability integral transform (Dawid 1984, doi:10.2307/2981683) and coverage by level:
+  whether quantiles are calibrated.
+* The interval score (Winkler 1972, doi:10.1080/01621459.1972.10481224): one number for an interval's width
+  and its misses.
+* The regression of actual values on forecasts (Mincer & Zarnowitz 1969): its intercept is 0 and its slope 1
+  for a forecast without bias.
+* The model confidence set (Hansen, Lunde & Nason 2011, doi:10.3982/ECTA5771): the forecasters that cannot be
+  told apart from the best.
+
+Legend: N windows, Q levels, M forecasters, B bootstrap samples.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from v8.base.arrays import FloatArray
+
+NUM_SAMPLES: Final = 1_000
+"""Bootstrap samples of a model confidence set."""
+
+SEED: Final = 2011  # of the bootstrap: the same losses give the same set
+
+ROUNDING_SHARE: Final = 1e-13
+"""Share of the largest loss up to which differences of losses are rounding errors."""
+
+SET_ALPHA: Final = 0.10
+"""Forecasters whose p-value is below this are left out of the model confidence set, as in Hansen et al."""
+
+
+def qlike(actual_N: FloatArray, forecast_N: FloatArray) -> FloatArray:
+    """Return the QLIKE loss of variance forecasts: a / f - log(a / f) - 1, unitless, 0 or above.
+
+    It is not defined for an actual variance of zero, a window in which nothing moved; its loss is NaN. Leave
+    such windows out with `numpy.nanmean`. A forecast of zero has an infinite loss.
+
+    Args:
+        actual_N: Actual variances, or an unbiased proxy such as squared returns; any shape, 0 or above.
+        forecast_N: Forecast variances, same shape and unit, 0 or above.
+    """
+    is_defined = actual_N > 0
+    losses = np.full(np.shape(actual_N), np.nan)
+    with np.errstate(divide="ignore"):
+        ratio = np.divide(actual_N, forecast_N, out=np.ones_like(losses), where=is_defined)
+    is_finite = is_defined & np.isfinite(ratio)
+    losses[is_defined] = np.inf
+    losses[is_finite] = ratio[is_finite] - 1.0 - np.log(ratio[is_finite])
+    return losses
+
+
+def interval_scores(actual_N: FloatArray, low_N: FloatArray, high_N: FloatArray, share: float) -> FloatArray:
+    """Return the interval score of each window, in the unit of the values: its width plus weighted misses.
+
+    Args:
+        actual_N: Actual values, any shape.
+        low_N: Lower ends, same shape.
+        high_N: Upper ends, same shape.
+        share: Nominal coverage of the interval, above 0 and below 1.
+    """
+    misses = np.maximum(low_N - actual_N, 0.0) + np.maximum(actual_N - high_N, 0.0)
+    return np.asarray(high_N - low_N + 2.0 / (1.0 - share) * misses)
+
+
+def pit_histogram(actual_N: FloatArray, quantiles_NQ: FloatArray, levels: Sequence[float]) -> FloatArray:
+    """Return the shares of windows between neighbouring quantiles, shape (Q + 1,); they add up to one.
+
+    Of calibrated quantiles each share is the difference of the levels, the first one is the lowest level. A
+    value that equals quantiles is spread over the bins that they border, in proportion to the width of each,
+    as in the histogram that is not randomised (Czado, Gneiting & Held 2009,
+    doi:10.1111/j.1541-0420.2009.01191.x).
+    """
+    borders = np.array([0.0, *levels, 1.0])
+    num_below_N = (quantiles_NQ < actual_N[:, None]).sum(axis=1)
+    num_up_to_N = (quantiles_NQ <= actual_N[:, None]).sum(axis=1)
+    bins = np.arange(len(borders) - 1)
+    is_in_NB = (num_below_N[:, None] <= bins) & (bins <= num_up_to_N[:, None])
+    spread_NB = is_in_NB * np.diff(borders)
+    return np.asarray((spread_NB / spread_NB.sum(axis=1, keepdims=True)).mean(axis=0))
+
+
+def coverage_by_level(actual_N: FloatArray, quantiles_NQ: FloatArray) -> FloatArray:
+    """Return the share of actual values at or below each quantile, (Q,): the level, where it is calibrated.
+
+    `v8.model.evaluation.metrics.wilson_interval` gives the band of a share, from the effective sample size.
+    """
+    return np.asarray((actual_N[:, None] <= quantiles_NQ).mean(axis=0))
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The least-squares line actual value = intercept + slope x forecast."""
+
+    intercept: float  # in the unit of the values; 0 without bias
+    slope: float  # unitless; 1 without bias, below 1 where the forecast moves too much
+    r_squared: float  # share of the variance of the actual values that the line explains, 0 to 1
+
+
+def mincer_zarnowitz(actual_N: FloatArray, forecast_N: FloatArray) -> Calibration | None:
+    """Regress actual values on forecasts; None if the forecast is the same in every window."""
+    forecast_mean = math.fsum(forecast_N) / len(forecast_N)
+    actual_mean = math.fsum(actual_N) / len(actual_N)
+    forecast_moves = forecast_N - forecast_mean
+    actual_moves = actual_N - actual_mean
+    spread = float(forecast_moves @ forecast_moves)
+    if np.ptp(forecast_N) == 0.0 or spread == 0.0:
+        return None
+    slope = float(forecast_moves @ actual_moves) / spread
+    total = float(actual_moves @ actual_moves)
+    explained = slope**2 * spread / total if total else 1.0
+    return Calibration(
+        intercept=actual_mean - slope * forecast_mean, slope=slope, r_squared=min(explained, 1.0)
+    )
+
+
+def block_samples(num_windows: int, block_windows: int, num_samples: int = NUM_SAMPLES) -> NDArray[np.int64]:
+    """Draw windows for a circular block bootstrap: numbers of windows, shape (B, N).
+
+    Windows that overlap move together, so whole blocks are drawn; take at least the horizon.
+    """
+    num_blocks = -(-num_windows // block_windows)
+    starts = np.random.default_rng(SEED).integers(num_windows, size=(num_samples, num_blocks, 1))
+    samples = (starts + np.arange(block_windows)) % num_windows
+    return samples.reshape(num_samples, -1)[:, :num_windows]
+
+
+def confidence_set_p_values(
+    losses: Mapping[str, FloatArray], samples_BN: NDArray[np.int64]
+) -> dict[str, float]:
+    """Return the p-value of each forecaster's place in the model confidence set, the worst one first.
+
+    The range statistic decides: the largest standardised difference of two mean losses. The forecaster with
+    it is eliminated, then the rest is tested again. Those whose p-value is at least `SET_ALPHA` are in the
+    set. Forecasters with the same loss in every window cannot be told apart; where two losses differ by one
+    constant in every window, the worse forecaster is certainly worse.
+
+    Args:
+        losses: The loss of each window, (N,), by forecaster.
+        samples_BN: Bootstrap samples, see `block_samples`.
+    """
+    names = list(losses)
+    losses_NM = np.stack([losses[name] for name in names], axis=1)
+    means_M = losses_NM.mean(axis=0)
+    # One forecaster at a time: all windows of all samples of all forecasters could exceed the memory.
+    sampled_BM = np.stack([losses_M[samples_BN].mean(axis=1) for losses_M in losses_NM.T], axis=1)
+    rounding = ROUNDING_SHARE * float(np.abs(losses_NM).max())
+    difference_MM = _without_rounding(means_M[:, None] - means_M, rounding)
+    sampled_BMM = sampled_BM[:, :, None] - sampled_BM[:, None, :] - difference_MM
+    sampled_BMM = _without_rounding(sampled_BMM, rounding)
+    deviation_MM = np.sqrt(np.square(sampled_BMM).mean(axis=0))
+    statistic_MM = _standardised(difference_MM, deviation_MM)
+    sampled_BMM = _standardised(sampled_BMM, deviation_MM)
+    left = [*range(len(names))]
+    p_values = {}
+    p_value = 0.0
+    while len(left) > 1:
+        among = np.ix_(left, left)
+        largest = statistic_MM[among].max()
+        of_samples_B = sampled_BMM[:, left][:, :, left].max(axis=(1, 2))
+        p_value = max(p_value, float((of_samples_B > largest).mean())) if largest > 0 else 1.0
+        worst = left[int(statistic_MM[among].max(axis=1).argmax())]
+        p_values[names[worst]] = p_value
+        left.remove(worst)
+    return {**p_values, names[left[0]]: 1.0}
+
+
+def _without_rounding(differences: FloatArray, rounding: float) -> FloatArray:
+    """Replace differences that are only rounding errors by zero."""
+    return np.where(np.abs(differences) <= rounding, 0.0, differences)
+
+
+def _standardised(differences: FloatArray, deviation_MM: FloatArray) -> FloatArray:
+    """Divide by the deviation; without one, 0 stays 0 and every other difference becomes infinite."""
+    limits = np.where(differences == 0.0, 0.0, np.copysign(np.inf, differences))
+    return np.asarray(np.divide(differences, deviation_MM, out=limits, where=deviation_MM > 0))
+
+
+def confidence_set(p_values: Mapping[str, float]) -> list[str]:
+    """Return the forecasters that cannot be told apart from the best, by `confidence_set_p_values`."""
+    return [name for name, p_value in p_values.items() if p_value >= SET_ALPHA]
