@@ -197,3 +197,17 @@ def test_what_a_run_cost_tells_what_others_will() -> None:
     cost = pace.cost(4)
     assert cost == RunCost(4, 50.0, 20.0, 2)
     assert [cost.estimated_s(number) for number in (1, 2, 4, 40)] == [30.0, 30.0, 50.0, 410.0]
+
+
+def test_what_two_series_will_take_is_no_part_of_what_slow_others_took() -> None:
+    clock = Clock()
+    pace = ProgressEstimate(40, clock)
+    # Another program was at work until the 26th ended: 30 s with compiling, then 20 s each, then 1 s each.
+    for series, seconds in zip(names(40), [30.0, *[20.0] * 25, *[1.0] * 14], strict=True):
+        pace.on_event(SeriesStarted(series))
+        clock.now_s += seconds
+        pace.on_event(SeriesOutcome(series))
+    cost = pace.cost(40)
+    assert cost.seconds == 544.0
+    assert cost.series_s == pytest.approx(514 / 39, abs=0.001)
+    assert cost.estimated_s(2) == pytest.approx(30 + 514 / 39, abs=0.1)

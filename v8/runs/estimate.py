@@ -52,6 +52,9 @@ class ProgressEstimate(RunObserver):
         self._first_times_s = deque[float](maxlen=_NUM_RECENT)
         """Durations of series that were the first of their process."""
         self._later_times_s = deque[float](maxlen=_NUM_RECENT)
+        self._num_later = 0
+        self._all_later_s = 0.0
+        """Sum of the durations of all later series of the run, not of the recent ones alone."""
         self._own_times_s = deque[float](maxlen=_NUM_RECENT)
         """Durations of a series' or its fleet's own stages, without compiling."""
 
@@ -81,6 +84,9 @@ class ProgressEstimate(RunObserver):
             return  # only a finished series shows how long series take
         times_s = self._first_times_s if ended.is_first else self._later_times_s
         times_s.append(now_s - ended.started_s)
+        if not ended.is_first:
+            self._num_later += 1
+            self._all_later_s += now_s - ended.started_s
         if outcome.seconds:
             # A fleet is at work as long as the shares of its series add up to.
             self._own_times_s.append((outcome.seconds - outcome.compile_s) * outcome.fleet_size)
@@ -111,7 +117,10 @@ class ProgressEstimate(RunObserver):
     def cost(self, num_trained: int) -> RunCost:
         """Return what the run cost until now, of which so many series were finished, at least one."""
         total_s = self._clock() - self._created_s
-        series_s = fmean(self._later_times_s or self._first_times_s or [total_s])
+        # Of all series: what those before the recent ones took longer is not done once in a run.
+        series_s = fmean(self._first_times_s or [total_s])
+        if self._num_later:
+            series_s = self._all_later_s / self._num_later
         own_s = round(fmean(self._own_times_s), 3) if self._own_times_s else None
         return RunCost(
             num_series=num_trained,
