@@ -17,7 +17,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 def fuzz(folder: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, str(REPOSITORY / "scripts" / "fuzz.py"), "--jobs", "1", *map(str, words)],
+        [sys.executable, str(REPOSITORY / "tests" / "fuzzing"), "--jobs", "1", *map(str, words)],
         cwd=folder,
         capture_output=True,
         text=True,

@@ -1,4 +1,4 @@
-"""The small form of `scripts/drill.py`: real faults and kills; nothing may be lost, silent or a traceback.
+"""The small form of `python tests/drills`: real faults and kills; nothing may be lost, silent or a traceback.
 
 What is killed or interrupted starts anew; what is only called is forked (tests/parts/forked_drill.py).
 """

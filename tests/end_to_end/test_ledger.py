@@ -425,7 +425,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 def test_a_process_that_is_killed_writes_the_ledger_of_one_that_is_not_and_posts_it_once(
     exchange: ExchangeApi, watch_place: Callable[..., Any], workplace: Any, tmp_path: Path
 ) -> None:
-    """`scripts/drill.py --only ledger` kills it ten times, at random. The receiver is down for ten closes."""
+    """The drill of ledgers kills it ten times, at random. The receiver is down for ten closes."""
     num_closes = 11
     watch, ledger = watch_place(name="straight.sqlite")
     for number in range(num_closes):

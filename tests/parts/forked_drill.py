@@ -1,4 +1,4 @@
-"""`scripts/drill.py` whose calls of the command line are forked, unless something is done to them.
+"""The drills of `tests/drills`, whose calls of the command line are forked, unless something is done to them.
 
 What is killed, interrupted or served starts anew, as everything does when the drill is called by itself; what
 is called to its end, to see what was left or what it says, need not import TensorFlow each time.
@@ -11,9 +11,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import drill
+from drills import __main__ as drills
 from drills import ground
 from forked import Forked
 
@@ -36,4 +36,4 @@ class ForkedPlace(ground.Place):
 
 if __name__ == "__main__":
     ground.Place = ForkedPlace  # type: ignore[misc]
-    sys.exit(drill.main())
+    sys.exit(drills.main())

@@ -1,6 +1,6 @@
 """The command line with a Hub client that retries for seconds, not for minutes.
 
-python scripts/drills/hasty.py publish runs/aligned --repo you/fleet
+python tests/drills/hasty.py publish runs/aligned --repo you/fleet
 """
 
 from __future__ import annotations

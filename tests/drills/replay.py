@@ -1,7 +1,6 @@
-#!/usr/bin/env python
 """Replay days with real candles: forecast --every, ledger, update, page and API, undisturbed and killed.
 
-    python scripts/replay.py --archive DIR [--days 2] [--kills 10] [--epochs 2] [--bars 8000] [--age 0]
+    python tests/drills/replay.py --archive DIR [--days 2] [--kills 10] [--epochs 2] [--bars 8000] [--age 0]
 
 DIR has the layout of the exchange's archive. An exchange on loopback serves its candles at a time that this
 program moves from close to close. A run is trained `--age` days before the first close; then
@@ -35,7 +34,7 @@ from typing import Any
 
 import pandas as pd
 
-REPOSITORY = Path(__file__).resolve().parents[1]
+REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "tests/parts")]
 
 from exchange_api import ExchangeApi

@@ -1,7 +1,6 @@
-#!/usr/bin/env python
 """Pass randomly changed profiles, candles, runs, ledgers, calls and command lines to v8; evaluate each.
 
-    python scripts/fuzz.py [--inputs 10000] [--seed 0] [--kinds KIND ...] [--jobs 2] [--run FOLDER]
+    python tests/fuzzing [--inputs 10000] [--seed 0] [--kinds KIND ...] [--jobs 2] [--run FOLDER]
                            [--failures fuzz-failures] [--replay FILE]
 
 An input passes when v8 accepts it or refuses it with one of our error messages: no traceback, no warning, at
@@ -36,12 +35,12 @@ from contextlib import suppress
 from json import loads
 from pathlib import Path
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "tests/parts"), str(Path(__file__).parent)]
+REPOSITORY = Path(__file__).resolve().parents[2]
+# Started as a folder, Python puts that folder where the package's own should stand.
+sys.path[:1] = [str(REPOSITORY), str(REPOSITORY / "tests/parts"), str(REPOSITORY / "tests")]
 
 from fuzzing.cases import MAKERS, SERIES
 from fuzzing.targets import Verdict, serve
-
 from v8.data.market.sources.source import open_source
 
 SHARES = {

@@ -1,7 +1,6 @@
-#!/usr/bin/env python
 """Expose the command line to real faults and kills, and print the outcome of each.
 
-    python scripts/drill.py [--only KIND] [--long | --small | --full] [--seed 0] [--archive DIR] [--markdown]
+    python tests/drills [--only KIND] [--long | --small | --full] [--seed 0] [--archive DIR] [--markdown]
 
 Kinds: kills (SIGKILL at random times and at each write), interrupts (Ctrl-C once and twice), archive (a
 candle archive of which one month is faulty), api (an exchange with a faulty API), hub (publishing and
@@ -13,6 +12,7 @@ that this machine does not allow, such as mounting a disk without being root, sa
 anything was lost, a failure was silent, a process hung or printed a traceback.
 """
 
+# ruff: noqa: E402 - the package is above this folder
 from __future__ import annotations
 
 import argparse
@@ -27,7 +27,9 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+TESTS = Path(__file__).resolve().parents[1]
+# Started as a folder, Python puts that folder where the package's own should stand.
+sys.path[:1] = [str(TESTS.parent), str(TESTS)]
 
 from drills import archive, disk, exchange, hub, interrupts, kills, ledger, record, search, server, updates
 from drills.ground import DRILLS, REPOSITORY, Drill, Ground, Outcome, carry_out

@@ -1,1 +1,0 @@
-"""Fuzzing: randomly changed inputs, and what v8 must do with each; see `scripts/fuzz.py`."""
