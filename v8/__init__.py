@@ -17,7 +17,6 @@ v8.leaderboard(["runs/frontier", "runs/aligned"])
 import importlib as _importlib
 import typing as _typing
 
-from v8.base.annexes import python_functions as _python_functions
 from v8.base.plugins import load_plugins as _load_plugins
 from v8.base.version import VERSION as _VERSION
 
@@ -63,12 +62,18 @@ _MODULES = {
 __version__ = _VERSION
 
 
+def _added() -> dict[str, str]:
+    """Return the functions that annexes add, by name; reading of them begins when a name is looked for."""
+    functions: dict[str, str] = _importlib.import_module("v8.base.annexes").python_functions()
+    return functions
+
+
 def __dir__() -> list[str]:
-    return [*__all__, *_python_functions()]
+    return [*__all__, *_added()]
 
 
 def __getattr__(name: str) -> _typing.Any:
-    module = _MODULES.get(name) or ("" if name.startswith("_") else _python_functions().get(name, ""))
+    module = _MODULES.get(name) or ("" if name.startswith("_") else _added().get(name, ""))
     if module:
         _load_plugins()  # what is used next may refer to something that a plugin registers
         return getattr(_importlib.import_module(module.partition(":")[0]), name)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from v8.base.annexes import FILE, FOLDER, annexes, read_annexes
+from v8.base.annexes import FILE, FOLDER, Annex, annexes, read_annexes
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -54,7 +54,7 @@ def call(checkout: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 def commands_of(annex: str) -> set[str]:
     """Name the commands that an annex adds."""
-    return set(annexes()[annex].get("commands", {}))
+    return set(annexes()[annex].commands)
 
 
 def listed_commands(checkout: Path) -> set[str]:
@@ -67,7 +67,7 @@ def listed_commands(checkout: Path) -> set[str]:
 
 def functions_of(annex: str) -> list[str]:
     """Name the functions that an annex adds to `import v8`."""
-    return list(annexes()[annex].get("python", {}))
+    return list(annexes()[annex].python)
 
 
 def public_names(checkout: Path) -> set[str]:
@@ -126,7 +126,7 @@ def test_an_annex_whose_file_cannot_be_used_is_left_out(tmp_path: Path, content:
         (tmp_path / name / FILE).write_bytes(text)
     (tmp_path / "no_annex").mkdir()
     (tmp_path / "a_file.py").touch()
-    assert read_annexes(tmp_path) == {"sound": {"sources": []}}
+    assert read_annexes(tmp_path) == {"sound": Annex(sources=[])}
 
 
 def test_the_import_contracts_name_every_module_of_the_core_and_every_annex() -> None:

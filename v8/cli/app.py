@@ -171,21 +171,13 @@ _CORE_COMMANDS: Final[dict[str, tuple[str, Callable[..., None]]]] = {
 }
 """The commands of the core by name, each with its group; annexes add the others (`v8.base.annexes`)."""
 
-_ORDER: Final = (
-    *("run", "update", "search", "predict", "forecast", "app"),
-    *("report", "backtest", "compare-profiles", "worth", "track"),
-)
-"""The order in which `--help` lists commands of a group that are there; others come last."""
-
 
 def _all_commands() -> dict[str, tuple[str, Callable[..., None]]]:
-    """Return group and function of all commands by name, in the order of `--help`."""
+    """Return group and function of all commands by name; in a group those of annexes come last."""
     found = dict(_CORE_COMMANDS)
     for name, added in annexes.commands().items():
         found[name] = (added.group, pkgutil.resolve_name(added.call))
-    known = [name for name in _ORDER if name in found]
-    others = [name for name in found if name not in _ORDER]
-    return {name: found[name] for name in (*known, *others)}
+    return found
 
 
 def _register(name: str, group: str, function: Callable[..., None]) -> None:

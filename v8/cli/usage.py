@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from v8.base import annexes
 from v8.base.errors import ProfileError, listed, shown
 from v8.base.invocation import command
 from v8.base.registry import nearest
@@ -32,19 +33,13 @@ _OTHER_COMMANDS: Final = {
     "eval": "report",
     "download": "data",
     "fetch": "data",
-    "compare": "compare-profiles",
-    "serve": "app",
-    "server": "app",
     "upload": "publish",
     "push": "publish",
-    "tune": "search",
-    "retrain": "update",
-    "record": "track",
     "cv": "backtest",
     "help": "--help",
     "version": "--version",
 }
-"""What other programs call the commands."""
+"""What other programs call the commands of the core; annexes say it of theirs."""
 
 _NEWEST: Final = "--bars N takes the newest N candles; dates are not named"
 _ONE_NAME: Final = "symbol and timeframe are one name: --series BTCUSDT-15m"
@@ -106,7 +101,8 @@ def _place(error: Any) -> str:
 
 def _unknown_command(name: str, place: str, commands: Collection[str]) -> ProfileError:
     lists = f"`{place} --help` lists them"
-    meant = _OTHER_COMMANDS.get(name) or nearest(name, commands)
+    other_names = {other: own for own, added in annexes.commands().items() for other in added.also}
+    meant = (_OTHER_COMMANDS | other_names).get(name) or nearest(name, commands)
     fix = f"Did you mean `{place} {meant}`? {lists}" if meant else lists
     return ProfileError(where=place, rule="needs one of its commands", got=shown(name), fix=fix)
 
