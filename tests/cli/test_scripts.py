@@ -235,16 +235,6 @@ def measured(
 
 
 @pytest.mark.nightly
-def test_bench_features_compares_indicators_and_stores(tmp_path: Path) -> None:
-    # It stops by itself if `ta`, the loop and our formulas, or a cold and a warm store, disagree.
-    told, printed = measured("bench_features.py", "--series", "1", "--rows", "600", folder=tmp_path)
-    assert (told["indicators"]["columns"], told["store"]["columns"]) == (11, 15)
-    assert told["indicators"]["times_faster_than"].keys() == {"ta", "loop"}
-    assert told["store"]["seconds"].keys() == {"compute", "cold", "folder"}
-    assert "11 indicators of one series, 600 rows" in printed
-
-
-@pytest.mark.nightly
 def test_bench_training_lets_every_contender_take_a_turn_where_tensorflow_is_not_installed(
     make_profile: Callable[..., Profile], tmp_path: Path
 ) -> None:

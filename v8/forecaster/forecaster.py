@@ -135,7 +135,7 @@ class Outlook:
     price_range: PriceRange | None
     """The range that all bars ahead stay within with the probability `RANGE_SHARE`, from the simulated paths
     (`range_of`); None for a model without quantiles or paths. On the test spans of forty real series 91.2 %
-    of the windows at 15m and 89.9 % of those at 1h stayed inside (`scripts/bench_range.py`)."""
+    of the windows at 15m and 89.9 % of those at 1h stayed inside (docs/en/explanation/figures.md)."""
     out_of_range: dict[str, float] | None  # result of `Forecaster.out_of_range_features`
 
 
