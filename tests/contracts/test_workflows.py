@@ -131,8 +131,8 @@ def test_a_tag_is_released_when_it_is_the_version_and_the_changelog_tells_of_it(
     tag: str, changelog: str, status: int, said: str, tmp_path: Path
 ) -> None:
     (line,) = [step["run"] for name, _, step in steps() if name == "release" and step.get("id") == "checked"]
-    (tmp_path / "v8").mkdir()
-    shutil.copy(REPOSITORY / "v8" / "version.py", tmp_path / "v8")
+    (tmp_path / "v8" / "base").mkdir(parents=True)
+    shutil.copy(REPOSITORY / "v8" / "base" / "version.py", tmp_path / "v8" / "base")
     (tmp_path / "CHANGELOG.md").write_text(changelog)
     (output := tmp_path / "output").touch()
     python = tmp_path / "python"  # of this environment, whatever the PATH has
