@@ -64,7 +64,7 @@ def test_a_mistyped_series_is_refused_with_the_nearest_name_and_never_enters_the
     done = run(place, "--series", "BTCUSDT-15m", "--series", "BTCUSD-15m")
     assert done.exit_code == 4, done.output
     told = " ".join(done.stdout.split())
-    assert "BTCUSD-15m from files: needs a file" in told and "Did you mean BTCUSDT-15m?" in told
+    assert "BTCUSD-15m from files: needs a file" in told and "Did you mean BTCUSDT-15m" in told
     assert "0 series trained now, 1 finished before, 1 failed." in told
     assert recorded(place) == {"BTCUSDT-15m": "done"}
     assert not (place / "runs" / "tiny" / "BTCUSD-15m").exists()

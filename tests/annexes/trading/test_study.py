@@ -16,6 +16,7 @@ from v8.annexes.trading.study import FORMULAS, forecasts_of, require_causal, tra
 from v8.base.errors import ArtifactError
 from v8.cli.app import app
 from v8.data.features.table import compute_table
+from v8.data.market.checks import check_candles
 from v8.data.windows.dataset import SeriesData, prepare_series, table_columns
 from v8.data.windows.span import Span
 from v8.forecaster.forecaster import Forecaster
@@ -61,10 +62,18 @@ def test_forecasts_shifted_one_bar_into_the_future_are_refused(
         trading_case_of(data, trained_run.candles, {**told, MODEL: ahead})
 
 
-def test_a_difference_counts_however_cheap_the_coin_is(data: SeriesData) -> None:
-    cheap = np.full((1, 10, 4), 1e-5)
-    with pytest.raises(ArtifactError, match=r"got a last close of 1\.0005e-05 instead of 1e-05"):
-        require_causal(MODEL, lambda span: (cheap, None), 1.0005 * cheap, {0: data.spans["test"]})
+def test_a_difference_counts_however_cheap_the_coin_is(trained_run: Any) -> None:
+    frame = trained_run.candles.to_frame()
+    frame[["open", "high", "low", "close"]] *= 1e-9  # a coin of a ten thousandth
+    candles = check_candles(frame, trained_run.candles.series, source="files")
+    profile = trained_run.profile
+    span = prepare_series(compute_table(candles, table_columns(profile)), profile).spans["test"]
+    last_close = float(span.last_close[0])
+    assert last_close < 1e-3
+    same = np.full((1, 10, 4), last_close)
+    require_causal(MODEL, lambda span: (same, None), same, {0: span})
+    with pytest.raises(ArtifactError, match=rf"got a last close of {1.0005 * last_close:.7g} instead of"):
+        require_causal(MODEL, lambda span: (same, None), 1.0005 * same, {0: span})
 
 
 def test_the_command_prints_and_writes_what_it_found(trained_run: Any, tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_the_page_shows_every_series_with_its_verdicts_and_the_median(write, mak
     page = write(make_run(("AUSDT-1h", "BUSDT-1h")), metadata)
     assert "2 of 2 series are finished." in page.text
     # Six windows are too few for a test, so nothing is known; offset: the median of 0.754 and 1.257.
-    unknown = "not tested: too few candles"
+    unknown = "not tested: too few windows"
     assert "Median of 2 series, on candles that training had not seen:" in page.text
     same = "the same errorcompared with no change (naive)"
     assert f"Candles{same}0.6 %higher errorthan the best baseline, “offset”{unknown}" in page.text
