@@ -37,10 +37,8 @@ def named_commands(text: str) -> list[str]:
     return sorted({" ".join(command.split()) for command in found} - {"scripts/v8 COMMAND"})
 
 
-def test_the_readme_shows_the_main_job_both_scripts_and_one_form_of_command() -> None:
-    assert {"scripts/run", "scripts/test", "scripts/v8"} == {
-        line.split()[0] for line in shown_commands(README)
-    }
+def test_the_readme_shows_two_commands() -> None:
+    assert [line.split()[0] for line in shown_commands(README)] == ["scripts/run", "scripts/v8"]
 
 
 @pytest.mark.parametrize(
