@@ -514,10 +514,10 @@ def test_candles_that_have_come_since_are_told_of(plan: Plan, capsys: pytest.Cap
         ("ETHUSDT-1h", 50, begun_s + 3_600),
     ]
     for summary in (again, later):
-        print_newer(summary.newer_candles, "v8 update RUN", "v8 run --fresh")
+        print_newer(summary.newer_candles, ["Train on them: v8 update RUN"], "v8 run --fresh")
     assert capsys.readouterr().out == (
         "2 series have up to 200 new candles from 2024-12-24T00:15:00Z on, which this run does not use.\n"
-        "Train on them; the old models are kept and serve on where they are better: v8 update RUN\n"
+        "Train on them: v8 update RUN\n"
         "Or start over next to this run: v8 run --fresh\n"
     )
 

@@ -5,8 +5,7 @@ none: it reads these files and imports what they name when it is asked for. So r
 removes what it adds, and nothing else.
 """
 
-import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from importlib.resources import files
@@ -34,6 +33,24 @@ class AddedCommand(BaseModel):
     also: list[str] = Field(default_factory=list)  # what other programs call it
 
 
+class AddedFlag(BaseModel):
+    """A flag that an annex adds to a command of the core."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    help: str
+    call: Function  # called where the flag is given; with what, the command says
+
+
+class NextStep(BaseModel):
+    """A command that the core offers after something has happened to a run."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    sentence: str  # what it is for, without a full stop
+    words: list[str]  # of the command line; the folder of the run follows them
+
+
 class Entry(BaseModel):
     """An entry that an annex adds to a registry of the core, as in the core's own YAML files."""
 
@@ -50,8 +67,9 @@ class Annex(BaseModel):
 
     sentence: str = ""  # what it is for
     commands: dict[str, AddedCommand] = Field(default_factory=dict)  # by name
+    flags: dict[str, dict[str, AddedFlag]] = Field(default_factory=dict)  # by command of the core and name
+    next_steps: dict[str, NextStep] = Field(default_factory=dict)  # by what has happened: "newer_candles"
     python: dict[str, Function] = Field(default_factory=dict)  # what it adds to `import v8`, by name
-    hooks: dict[str, Function] = Field(default_factory=dict)  # functions that the core looks for, by name
 
 
 @cache
@@ -82,6 +100,16 @@ def commands() -> dict[str, AddedCommand]:
     return dict(sorted(added, key=lambda item: item[1].place))
 
 
+def flags(command: str) -> dict[str, AddedFlag]:
+    """Return the flags that annexes add to a command of the core, by name without dashes."""
+    return {name: flag for annex in annexes().values() for name, flag in annex.flags.get(command, {}).items()}
+
+
+def next_steps(occasion: str) -> list[NextStep]:
+    """List the commands that annexes offer after something has happened."""
+    return [annex.next_steps[occasion] for annex in annexes().values() if occasion in annex.next_steps]
+
+
 def python_functions() -> dict[str, str]:
     """Return the functions that annexes add to `import v8`, by name, as `module:function`."""
     return {name: call for annex in annexes().values() for name, call in annex.python.items()}
@@ -91,13 +119,3 @@ def entries(registry: str) -> list[dict[str, Any]]:
     """List the entries that annexes add to a registry of the core, such as "sources"."""
     found = [entry for annex in annexes().values() for entry in annex.__pydantic_extra__.get(registry, ())]
     return [entry.model_dump() for entry in found]
-
-
-def hook(name: str) -> Callable[..., Any] | None:
-    """Return the function that an annex offers under a name that the core knows; None without that annex."""
-    for annex in annexes().values():
-        place = annex.hooks.get(name)
-        if place:
-            function: Callable[..., Any] = pkgutil.resolve_name(place)
-            return function
-    return None

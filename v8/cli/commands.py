@@ -5,14 +5,12 @@ These modules are imported inside the commands, so that `--help` and usage error
 
 import re
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 from typer import Argument, Exit, Option, echo
 
-from v8.base import annexes
 from v8.base.errors import DataError, ProfileError, SeriesError
 from v8.base.invocation import command
 from v8.base.net import report_waiting
@@ -20,7 +18,6 @@ from v8.base.registry import advice
 from v8.cli import options as cli
 from v8.cli.usage import meant_word
 from v8.data.market.series import load_universe
-from v8.data.market.sources.source import CandleSource
 from v8.profile.profile import load_profile, network_outputs
 from v8.runs.options import (
     PreparedRun,
@@ -452,6 +449,7 @@ def predict(
     raise Exit(print_forecasts(issue, output_format, draw, is_many=is_many))
 
 
+@cli.with_added_flags
 def backtest(
     profile_argument: cli.ProfileArgument = None,
     profile: str | None = Option(
@@ -474,8 +472,8 @@ def backtest(
     out: Path | None = Option(None, metavar="DIR", help="Its folder. Default: backtests/PROFILE."),
     forecasts: Path | None = Option(None, metavar="FILE", help="Write every forecast, too, as export does."),
     overwrite: cli.OverwriteOption = False,
-    is_worth: bool = Option(False, "--worth", help="Show what they would have earned, too, as worth does."),
     lang: cli.LangOption = None,
+    added: cli.AddedFunctions = (),
 ) -> None:
     """Evaluate a profile over many folds, fitted again for each; the same call again continues.
 
@@ -485,7 +483,6 @@ def backtest(
     """
     profile = cli.one_profile("backtest", profile_argument, profile) or _DEFAULT_PROFILE
     loaded = load_profile(profile).with_budget(newest_bars=bars, epochs=epochs)
-    make_section = _section_about_trading() if is_worth else None
     named_series = chosen_series(series, universe)
     form = cli.table_form("--forecasts", forecasts, is_overwriting=overwrite) if forecasts else ""
     candles = cli.open_candles(source, data_dir, tables)
@@ -514,24 +511,11 @@ def backtest(
             open_source=lambda _: candles,
         )
         exit_code = max(exit_code, export_code)
-    if results.cells and make_section:
+    if results.cells and added:
         from v8.publish.report.backtest import write_backtest
 
-        write_backtest(out, results, make_section(out, candles))
+        write_backtest(out, results, [make_section(out, results, candles) for make_section in added])
     raise Exit(exit_code)
-
-
-def _section_about_trading() -> Callable[[Path, CandleSource], Any]:
-    """Return the function that makes the section of `--worth`: of a back-test's folder and its candles.
-
-    Raises `ProfileError` if this installation has no package that measures what forecasts would have earned.
-    """
-    make_section = annexes.hook("backtest_section")
-    if make_section is None:
-        rule = "needs the package v8.annexes.trading"
-        fix = "Install v8 as a whole, or leave --worth out"
-        raise ProfileError(where="--worth", rule=rule, got="an installation without it", fix=fix)
-    return make_section
 
 
 def doctor(

@@ -2,16 +2,18 @@
 
 import inspect
 import os
+import pkgutil
 import shlex
 import sys
 from collections.abc import Callable, Collection, Sequence
 from functools import wraps
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
 from typer import Argument, Option
 
+from v8.base import annexes
 from v8.base.errors import ProfileError
 from v8.base.invocation import command
 from v8.base.language import Language
@@ -22,6 +24,7 @@ from v8.base.registry import advice
 from v8.cli.usage import meant_word
 from v8.data.market.sources.source import SOURCES, CandleSource, open_source
 from v8.profile.profile import TABLES_PLACE
+from v8.runs.engine_kinds import ENGINES
 from v8.runs.options import chosen_series, contradiction, set_covariate_folder
 
 MAX_BARS: Final = 10_000_000
@@ -42,9 +45,7 @@ def _set_language(lang: Language | None) -> None:
 SeriesOption = Annotated[list[str] | None, Option(metavar="BTCUSDT-15m", help="Repeatable. Default: all.")]
 UniverseOption = Annotated[Path | None, Option(metavar="FILE.yaml", help="A file that lists series.")]
 SourceOption = Annotated[str, Option(metavar="|".join(SOURCES), help="Where candles come from.")]
-OtherSourceOption = Annotated[
-    str | None, Option(metavar="|".join(SOURCES), help="Default: the run's; update takes live for vision.")
-]
+OtherSourceOption = Annotated[str | None, Option(metavar="|".join(SOURCES), help="Default: the run's.")]
 PublishOption = Annotated[str | None, Option(metavar="USER/NAME", help="Publish it to the Hub in the end.")]
 FormatOption = Annotated[str, Option("--format", metavar="table|csv|json", help="How to print it.")]
 DataDirOption = Annotated[Path | None, Option(metavar="DIR", help="Folder of CSV, Parquet, Feather or JSON.")]
@@ -53,11 +54,13 @@ DeviceOption = Annotated[str, Option(metavar="auto|cpu|gpu", help="What computes
 WorkersOption = Annotated[str, Option(metavar="auto|N", help="Processes that train at the same time.")]
 EpochsOption = Annotated[int | None, Option(metavar="N", min=1, help="Most epochs. Default: the profile's.")]
 FleetSizeOption = Annotated[str, Option(metavar="auto|N", help="Series that train as one program.")]
-EngineOption = Annotated[str, Option(metavar="local|ray", help="What trains: this machine, or tasks of Ray.")]
+EngineOption = Annotated[str, Option(metavar="|".join(ENGINES), help="What trains: this machine, or others.")]
 LangOption = Annotated[
     Language | None, Option(help="Language of pages. Default: V8_LANG, or en.", callback=_set_language)
 ]
-AddressOption = Annotated[str | None, Option(metavar="HOST:PORT|auto", help="Address of a Ray cluster.")]
+AddressOption = Annotated[
+    str | None, Option(metavar="HOST:PORT|auto", help="Where an engine finds other machines.")
+]
 RevisionOption = Annotated[str | None, Option(metavar="SHA", help="Commit, branch or tag. Default: newest.")]
 OfflineOption = Annotated[bool, Option("--offline", help="Use only what is in the cache (HF_HUB_OFFLINE=1).")]
 RuntimeOption = Annotated[str, Option(metavar="auto|onnx|keras", help="auto: model.onnx where there is one.")]
@@ -88,6 +91,30 @@ def with_plugins(work: Callable[..., None]) -> Callable[..., None]:
     )
     # Typer reads the flags of a command from its signature.
     parameters = [*signature.parameters.values(), plugin_parameter]
+    vars(call)["__signature__"] = signature.replace(parameters=parameters)
+    return call
+
+
+AddedFunctions: TypeAlias = Sequence[Callable[..., Any]]
+"""The functions of those flags of annexes that are given."""
+
+
+def with_added_flags(work: Callable[..., None]) -> Callable[..., None]:
+    """Return a command of the core with the flags of annexes; it gets their functions as `added`."""
+    flags = annexes.flags(work.__name__)
+
+    @wraps(work)
+    def call(**options: Any) -> None:
+        given = [flag.call for name, flag in flags.items() if options.pop(name)]
+        work(added=[pkgutil.resolve_name(function) for function in given], **options)
+
+    signature = inspect.signature(work)
+    parameters = [each for each in signature.parameters.values() if each.name != "added"]
+    for name, flag in flags.items():
+        annotation = Annotated[bool, Option(f"--{name}", help=flag.help)]
+        parameters.append(
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
+        )
     vars(call)["__signature__"] = signature.replace(parameters=parameters)
     return call
 

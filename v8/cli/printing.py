@@ -273,12 +273,12 @@ def print_without_onnx(outcomes: Sequence[events.SeriesOutcome]) -> None:
         print_reasons(f"{len(outcomes)} without ONNX file", faults)
 
 
-def print_newer(newer: Sequence[events.NewerCandles], update: str, fresh: str) -> None:
+def print_newer(newer: Sequence[events.NewerCandles], others: Sequence[str], fresh: str) -> None:
     """Print that there are candles which the run does not use, and the commands that do.
 
     Args:
         newer: Series with newer candles.
-        update: The command that trains a new generation and lets the better one serve.
+        others: What annexes offer, each a sentence with its command.
         fresh: The command that starts a new run.
     """
     if not newer:
@@ -288,7 +288,7 @@ def print_newer(newer: Sequence[events.NewerCandles], update: str, fresh: str) -
     subject = f"{newer[0].series} has" if len(newer) == 1 else f"{len(newer)} series have up to"
     print_lines(
         f"{subject} {plural(most, 'new candle')} from {iso(first)} on, which this run does not use.",
-        f"Train on them; the old models are kept and serve on where they are better: {update}",
+        *others,
         f"Or start over next to this run: {fresh}",
     )
 

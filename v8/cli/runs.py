@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from v8.base import annexes
 from v8.base.errors import DataError, SeriesError, StorageError, V8Error
 from v8.base.interruption import set_exit_message, watch_interrupts
 from v8.base.invocation import command
@@ -69,8 +70,11 @@ def _run_and_print(prepared: PreparedRun, *, opens: bool) -> RunSummary:
     for flag, folder in (("--data-dir", options.data_dir), ("--tables", options.tables)):
         if folder:
             folders += [flag, str(folder)]
-    update = command("update", str(path), *folders)
-    printing.print_newer(summary.newer_candles, update, fresh=f"{options.command} --fresh")
+    others = [
+        f"{step.sentence}: {command(*step.words, str(path), *folders)}"
+        for step in annexes.next_steps("newer_candles")
+    ]
+    printing.print_newer(summary.newer_candles, others, fresh=f"{options.command} --fresh")
     failed = {failure.series for failure in summary.failures}
     if len(failed) < len(prepared.plan.series):
         is_default = options.source == RunOptions.model_fields["source"].default

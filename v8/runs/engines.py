@@ -4,8 +4,8 @@ An engine gets jobs and an observer, and yields the outcome of each series as it
 
     for outcome in engine.train(jobs, observer): ...
 
-`v8.runs.execution` does all that comes before and after. Kinds of engines are listed in `engines.yaml`, and
-by annexes (`v8/annexes/ray`); `choose_engine` opens one by the flags of the command line.
+`v8.runs.execution` does all that comes before and after. `v8.runs.engine_kinds` lists the kinds of engines;
+`choose_engine` opens one by the flags of the command line.
 
 On a GPU one process trains one fleet: every step of a small recurrent network is a queue of tiny launches,
 and a fleet of 40 queues as many as one model. Several GPUs get a process each, and fleets from one queue
@@ -18,18 +18,18 @@ on a larger fleet gains nothing, is measured before training (`v8.runs.machine.c
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import Final
 
-from v8.base import annexes, hardware
+from v8.base import hardware
 from v8.base.errors import ProfileError, with_parameters
 from v8.base.invocation import children_with_safe_path
-from v8.base.registry import Named, Registry, make_entries, read_list, require_package
+from v8.base.registry import require_package
 from v8.base.starting import quiet_start
 from v8.model.training.programs import kept_programs
+from v8.runs.engine_kinds import ENGINES, EngineKind, Placement
 from v8.runs.events import Note, SeriesOutcome
 from v8.runs.jobs import Engine, Job
 from v8.runs.machine.choices import AUTO, SINGLE_THREADED, measured_workers
@@ -38,33 +38,6 @@ from v8.runs.workers import WorkerEngine
 
 DEVICES: Final = ("auto", "cpu", "gpu")
 _MOST: Final = 10_000  # processes and series of one program are fewer on any machine
-
-
-@dataclass(frozen=True)
-class Placement:
-    """Where a run trains."""
-
-    num_workers: int  # processes, at least 1
-    fleet_size: int | None  # most series of one program, at least 1; None measures what suits the GPU
-    is_measured: bool = False  # whether `num_workers` only bounds what a measurement before training decides
-    gpus: tuple[str, ...] = ()  # one a process, as CUDA_VISIBLE_DEVICES names it; none: they share all
-    device: str = AUTO  # what computes, one of `DEVICES`; engines of other machines look for it there
-    address: str | None = None  # where an engine of other machines finds them; None uses this one
-
-
-@dataclass(frozen=True)
-class EngineKind(Named):
-    """A kind of engine that can be chosen."""
-
-    open: Callable[[Placement], Engine]
-    package: str | None = None  # what it needs, by the name that pip knows; None needs nothing
-    is_elsewhere: bool = False  # whether it may train on other machines, at an address
-
-
-_DESCRIPTIONS: Final = [*read_list("v8.runs", "engines.yaml"), *annexes.entries("engines")]
-
-ENGINES: Final = Registry("engine", make_entries(EngineKind, _DESCRIPTIONS, "open"))
-"""Every kind of engine by its name."""
 
 
 def choose_engine(
@@ -95,12 +68,11 @@ def _check_address(address: str, kind: EngineKind) -> None:
     if kind.is_elsewhere and address and "://" not in address:
         return
     text = repr(address) if kind.is_elsewhere else "an address"
-    raise ProfileError(
-        where="param:address",
-        rule="is auto or HOST:PORT of a Ray cluster, with param:engine ray",
-        got=f"{text} with param:engine {kind.name}",
-        fix="Write for example param:engine ray param:address 10.0.0.1:6379, or leave it out",
-    )
+    others = [other.name for other in ENGINES.values() if other.is_elsewhere]
+    rule = "is auto or HOST:PORT of other machines, for an engine that trains on them"
+    got = f"{text} with param:engine {kind.name}"
+    fix = f"Write param:engine {others[0]} with it, or leave it out" if others else "Leave it out"
+    raise ProfileError(where="param:address", rule=rule, got=got, fix=fix)
 
 
 def choose_device(device: str, *, is_elsewhere: bool = False) -> None:

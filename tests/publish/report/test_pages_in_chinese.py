@@ -165,7 +165,7 @@ def pages(
         failures = {"fold-2": {"SOLUSDT-15m": "41"}}
         plan = replace(folds.plan(3, [*names]), created_at="2026-11-23T09:00:00+00:00")
         worth = join(trading_section(worths[12]))
-        return str(backtest_page(results_of(plan, cells, failures), worth))
+        return str(backtest_page(results_of(plan, cells, failures), [worth]))
 
     worths = {
         days: replace(

@@ -20,7 +20,7 @@ from v8.runs.options import chosen_series, contradiction, require_covariate_file
 
 if TYPE_CHECKING:
     from v8.annexes.comparison.results import Comparison
-    from v8.runs.engines import Placement
+    from v8.runs.engine_kinds import Placement
 
 COMPARED_SERIES = ("BTCUSDT-15m", "BTCUSDT-1h")
 RECOMMENDED = "aligned"

@@ -42,7 +42,7 @@ from v8.base.resources import resource_scope
 from v8.base.starting import light_start
 from v8.base.storage import aside_of, digest_bytes, home, passing_folder, sweep
 from v8.model.training.programs import kept_programs
-from v8.runs.engines import Placement
+from v8.runs.engine_kinds import Placement
 from v8.runs.events import Event, Note, SeriesOutcome
 from v8.runs.jobs import Engine, Job
 from v8.runs.machine.choices import SINGLE_THREADED

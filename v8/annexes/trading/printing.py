@@ -11,6 +11,7 @@ from v8.base.starting import quiet_start
 from v8.cli.printing import print_lines, print_page, print_table
 from v8.data.market.sources.source import CandleSource
 from v8.publish.report.markup import DEMO_WARNING, Html, join
+from v8.runs.backtest_results import BacktestResults
 from v8.runs.engines import place as place_models
 
 
@@ -37,7 +38,7 @@ def print_trading(
     return results
 
 
-def backtest_section(path: Path, candles: CandleSource) -> Html:
+def backtest_section(path: Path, backtest: BacktestResults, candles: CandleSource) -> Html:
     """Print and write what trading by the models of a back-test would have gained; return it for its page."""
     results = print_trading(path, TradingTerms(), lambda _: candles)
     with language():

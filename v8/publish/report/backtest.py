@@ -56,16 +56,16 @@ TaskResults = Mapping[str, TaskResult]
 """The result of each task, by the task's name."""
 
 
-def write_backtest(path: Path, results: BacktestResults, trading_section: Html | None = None) -> list[Path]:
-    """Write `backtest.json` and `backtest.html` into a folder, each atomically, and return them.
+def write_backtest(path: Path, results: BacktestResults, sections: Sequence[Html] = ()) -> list[Path]:
+    """Write `backtest.json` and `backtest.html`, with further sections, into a folder; return the files.
 
-    The page has the section about trading where it is handed one.
+    Each is written atomically.
     """
     json_file = path / RESULTS_FILE
     page_file = path / PAGE_FILE
     write_json(json_file, results.to_json())
     with language():
-        write_text(page_file, backtest_page(results, trading_section))
+        write_text(page_file, backtest_page(results, sections))
     return [json_file, page_file]
 
 
@@ -206,8 +206,8 @@ def verdicts(results: BacktestResults) -> Iterator[list[str]]:
             yield [scope, *best_first(task_verdicts)]
 
 
-def backtest_page(results: BacktestResults, trading_section: Html | None = None) -> Html:
-    """Return the page, with the section about trading where one is handed over."""
+def backtest_page(results: BacktestResults, sections: Sequence[Html] = ()) -> Html:
+    """Return the page, with sections that annexes add."""
     plan = results.plan
     tasks = results.tasks
     series = sorted(results.series.items(), key=lambda item: _mean_against_best(item[1]))
@@ -231,7 +231,7 @@ def backtest_page(results: BacktestResults, trading_section: Html | None = None)
         verdicts=join(verdict_boxes),
         picture=_picture(results),
         headline=headline(results),
-        trading=trading_section or "",
+        sections=join(sections),
         folds=folds_table,
         ends=ends,
         series=series_table,

@@ -7,6 +7,7 @@ from typer import Exit, Option, echo
 from v8.annexes.live.ledger import DEFAULT_LEDGER
 from v8.base.errors import SeriesError
 from v8.cli import options as cli
+from v8.data.market.sources.source import SOURCES
 from v8.runs.options import chosen_series, require_covariate_files
 
 
@@ -17,7 +18,9 @@ def update(
     max_age: float | None = Option(None, metavar="DAYS", min=0, help="Default: the length of its test span."),
     start: str = Option("anew", "--from", metavar="anew|champion", help="Weights that training begins from."),
     series: list[str] | None = cli.some_series("One series; repeat for more. Default: all of the run."),
-    source: cli.OtherSourceOption = None,
+    source: str | None = Option(
+        None, metavar="|".join(SOURCES), help="Default: the run's, or live in place of vision."
+    ),
     data_dir: cli.DataDirOption = None,
     tables: cli.TablesOption = None,
     device: cli.DeviceOption = "auto",

@@ -161,10 +161,12 @@ class SourceKind(Named):
         open: Opens the source; the module of the source is imported only then. It raises an error for
             settings that the source cannot work with.
         reads_folder: Whether `open` takes the existing folder of `--data-dir`; else it takes no argument.
+        also: What users call it.
     """
 
     open: Callable[..., CandleSource]
     reads_folder: bool = False
+    also: Sequence[str] = ()
 
 
 _DESCRIPTIONS: Final = [*read_list("v8.data.market.sources", "sources.yaml"), *annexes.entries("sources")]
@@ -174,17 +176,7 @@ SOURCES: Final = Registry("source", make_entries(SourceKind, _DESCRIPTIONS, "ope
 
 _OTHER_NAMES: Final = {
     "binance": "vision (its public archive) or live (with the newest candles)",
-    "csv": "files",
-    "parquet": "files",
-    "local": "files",
-    "folder": "files",
-    "api": "rest",
-    "ccxt": "rest",
-    "yahoo": "yfinance",
-    "huggingface": "hub",
-    "hf": "hub",
-    "simulated": "demo",
-    "random": "demo",
+    **{other: kind.name for kind in SOURCES.values() for other in kind.also},
 }
 """What users call the sources."""
 
