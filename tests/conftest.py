@@ -25,7 +25,7 @@ from marks import MarkGuard
 from skips import SkipCounter
 
 from v8.base import plugins
-from v8.base.invocation import repeated
+from v8.base.invocation import for_children, repeated
 from v8.base.registry import own_entries
 from v8.data.features.table import FeatureTable, compute_table
 from v8.data.market.candles import Candles
@@ -177,7 +177,7 @@ def unloaded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for kind, entries in before.values():
         for name in kind.keys() - entries.keys():
             del kind[name]
-    for known in (plugins.loaded, repeated, own_entries):
+    for known in (plugins.loaded, repeated, for_children, own_entries):
         known.clear()
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from training_bench.series import load_sized_profile
 from training_bench.turn import RefusedError
 from v8.runs.engines import place
-from v8.runs.machine.choices import choose_loops, compile_loops
+from v8.runs.machine.choices import choose_loops, compiled_loops
 
 TURNS: Final = {
     "matmul": "keras_turns:matmul_turn",
@@ -36,7 +36,15 @@ def serve(spec: dict[str, Any], orders: Iterable[str] = sys.stdin) -> None:
         place("cpu", "auto", "1")  # the product's own way to make a worker single-threaded
         if spec["kind"] in {"product", "fleet"} and spec["format"] == "float32":
             profile = load_sized_profile(spec)
-            compile_loops(choose_loops(profile, on_message=lambda text: print(text, file=sys.stderr)))
+            loops = choose_loops(profile, on_message=lambda text: print(text, file=sys.stderr))
+            with compiled_loops(loops):
+                _take_turns(spec, orders)
+            return
+    _take_turns(spec, orders)
+
+
+def _take_turns(spec: dict[str, Any], orders: Iterable[str]) -> None:
+    """Do what `serve` says, in a process that has its settings."""
     if spec["kind"] == "backend":
         from v8.model.training.probe import describe_backend  # noqa: PLC0415 - it starts the backend
 

@@ -275,7 +275,7 @@ def send_path(pipe: Connection) -> None:
 def test_a_program_of_ours_is_of_the_package_that_runs_wherever_that_lies(tmp_path: Path) -> None:
     # A package that was never installed and lies in the working folder, from which `python -m v8` works.
     shutil.copytree(REPOSITORY / "v8", tmp_path / "v8", ignore=shutil.ignore_patterns("__pycache__"))
-    with (tmp_path / "v8" / "version.py").open("a") as file:
+    with (tmp_path / "v8" / "base" / "version.py").open("a") as file:
         file.write("if __name__ == '__main__':\n    print('the version of this copy')\n")
     code = (
         "import os, subprocess; from v8.base.invocation import program_of\n"

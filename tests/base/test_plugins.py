@@ -16,7 +16,7 @@ from forked import called
 import v8
 from v8.base import plugins
 from v8.base.errors import ProfileError
-from v8.base.invocation import command
+from v8.base.invocation import command, for_children
 from v8.model.baselines.baselines import BASELINES, Baseline
 from v8.profile.indicators import FEATURES, ancestry
 from v8.profile.profile import Profile
@@ -182,7 +182,7 @@ def test_a_broken_file_is_one_sentence_and_leaves_nothing(text: str, words: str,
     with pytest.raises(ProfileError, match=words) as caught:
         v8.plugin(file)
     assert f"plug-in {file}" in str(caught.value)
-    assert dict(BASELINES) == known and not plugins.loaded and not os.environ[plugins.PLACE]
+    assert dict(BASELINES) == known and not plugins.loaded and not for_children
     done = called("features", "--plugin", file)
     assert (done.returncode, done.stderr.count("\n"), "Traceback" in done.stderr) == (2, 1, False)
 

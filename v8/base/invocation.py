@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from v8.base.errors import V8Error
+from v8.base.variables import with_variables
 
 OLDEST_PYTHON = (3, 11)
 EXIT_INTERRUPTED = 130
@@ -21,6 +22,8 @@ _SHORT_OF_MEMORY: Final = ("failed to map segment", "allocate memory", "paging f
 """Parts of the messages of operating systems if there is not enough memory to load a library."""
 repeated: Final[dict[tuple[str, str], None]] = {}
 """Flags and their values that every printed command needs, such as plug-ins, in their order."""
+for_children: Final[dict[str, str]] = {}
+"""Variables of the processes that this one starts: they load the plug-ins that are loaded here."""
 
 
 def command(*words: str) -> str:
@@ -134,20 +137,13 @@ def collected_later() -> Iterator[None]:
 
 @contextmanager
 def children_with_safe_path() -> Iterator[None]:
-    """Keep Python processes that the block starts from importing modules of the working folder.
+    """Give Python processes that the block starts `for_children`, and keep them from the working folder.
 
     `python -m` and `python -c`, by which multiprocessing starts its workers, look there first. A file html.py
     in a folder that the user unpacked would be run instead of Python's own module.
     """
-    before = os.environ.get(_SAFE_PATH)
-    os.environ[_SAFE_PATH] = "1"
-    try:
+    with with_variables({_SAFE_PATH: "1", **for_children}):
         yield
-    finally:
-        if before is None:
-            del os.environ[_SAFE_PATH]
-        else:
-            os.environ[_SAFE_PATH] = before
 
 
 def program_of(module: str) -> list[str]:

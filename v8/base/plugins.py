@@ -7,8 +7,8 @@ A plug-in is Python code with all permissions of its user. So only plug-ins that
 machine are loaded: by `--plugin`, by `v8.plugin`, in `V8_PLUGINS`, or as an installed package with an entry
 point of the group `v8.base.plugins`. Files that were pulled from the Hub can name none.
 
-Worker processes inherit the environment and load the same plug-ins; if a file has changed since, they refuse
-to start. `run.json` records the digests: a run is continued with the same plug-ins.
+Processes that v8 starts load the same plug-ins; if a file has changed since, they refuse to start. `run.json`
+records the digests: a run is continued with the same plug-ins.
 """
 
 import os
@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from v8.base.errors import ProfileError, V8Error, listed, message_of, shown
-from v8.base.invocation import repeated
+from v8.base.invocation import for_children, repeated
 from v8.base.registry import own_entries
 from v8.base.storage import digest_bytes, expanded, read_given
 
@@ -55,7 +55,8 @@ def load_plugins(files: Iterable[str | Path] = ()) -> None:
     for path in paths:
         _load_file(Path(path))
     if paths:
-        os.environ[PLACE] = os.pathsep.join(paths)
+        before = for_children.get(PLACE, "").split(os.pathsep)
+        for_children[PLACE] = os.pathsep.join(dict.fromkeys(filter(None, [*before, *paths])))
     for file in requested:
         repeated["--plugin", file] = None
 

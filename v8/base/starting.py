@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Final
 
 from v8.base.invocation import collected_later
+from v8.base.variables import with_variables
 
 HIDDEN: Final = {
     "jax": ("tensorflow", "keras.src.callbacks"),  # Keras' JAX backend is no part of either
@@ -87,8 +88,7 @@ def quiet_start(*, is_temporary: bool = False) -> Iterator[None]:
     is_verbose = os.environ.get(_LEVEL) in _VERBOSE_LEVELS
     with light_start(), ExitStack() as until_block_ends:
         if _LEVEL not in os.environ:
-            os.environ[_LEVEL] = "2"
-            until_block_ends.callback(os.environ.pop, _LEVEL)  # it was read; a child must be quiet by itself
+            until_block_ends.enter_context(with_variables({_LEVEL: "2"}))
         with suppress(OSError):  # without a standard error there is nothing to keep quiet
             if is_temporary:
                 until_block_ends.enter_context(_filtered(is_verbose=is_verbose))

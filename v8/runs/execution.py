@@ -28,7 +28,7 @@ from v8.runs.estimate import ProgressEstimate
 from v8.runs.events import Event, GettingReady, Note, RunSummary, SeriesOutcome, SeriesStarted
 from v8.runs.finished_series import read_finished
 from v8.runs.jobs import DeviceSettings, Engine, Job
-from v8.runs.machine.choices import choose_loops, choose_precision, compile_loops
+from v8.runs.machine.choices import choose_loops, choose_precision, compiled_loops
 from v8.runs.observers import ObserverGroup, RunObserver, observed, warnings_as_notes
 from v8.runs.plan import Plan, save_cost, series_seed
 from v8.runs.reading import CandleReader, CheckedSeries
@@ -111,7 +111,8 @@ def execute(
         observer.on_event(GettingReady(f"Getting ready to train {len(reading.ready)} series."))
         device_settings = resolve_device_settings(plan.profile, folder, observer)
         jobs = make_jobs(plan, reading.ready, device_settings, source)
-    outcomes = train_jobs(plan.profile, jobs, engine, recorder)
+    with compiled_loops(folder.record.loops or "stepwise"):
+        outcomes = train_jobs(plan.profile, jobs, engine, recorder)
     train_failures = [outcome for outcome in outcomes if outcome.reason is not None]
     failures += train_failures
     # The reader refuses a finished series, too, if its candles are no longer those that it is pinned to.
@@ -167,8 +168,8 @@ def resolve_device_settings(profile: Profile, folder: RunFolder, observer: RunOb
     """Choose what training depends on apart from the profile, once for the whole run, and record it.
 
     * The precision: float32, or 16 bits for matrix products where this machine then trains faster.
-    * How XLA compiles the loop over the bars of a window (`v8.model.networks.loops`): a setting of the
-      process.
+    * How XLA compiles the loop over the bars of a window (`v8.model.networks.loops`): `execute` lets the
+      engine have it.
     * How many micro-batches make one optimiser step.
     """
     is_gpu = may_have_gpu()
@@ -179,10 +180,7 @@ def resolve_device_settings(profile: Profile, folder: RunFolder, observer: RunOb
     precision = folder.choose_once(
         "precision", lambda: choose_precision(profile, may_have_gpu=is_gpu, on_message=add_note)
     )
-    loops = folder.choose_once(
-        "loops", lambda: choose_loops(profile, may_have_gpu=is_gpu, on_message=add_note)
-    )
-    compile_loops(loops)
+    folder.choose_once("loops", lambda: choose_loops(profile, may_have_gpu=is_gpu, on_message=add_note))
 
     def count_micro_batches() -> int:
         return profile.training.num_micro_batches(is_on_gpu=is_gpu)

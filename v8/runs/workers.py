@@ -38,6 +38,7 @@ from v8.base.invocation import children_with_safe_path, explained_imports, expla
 from v8.base.plugins import load_plugins, loaded, other_plugins
 from v8.base.resources import resource_scope
 from v8.base.starting import quiet_start
+from v8.base.variables import with_variables
 from v8.data.market.series import Series
 from v8.model.training.programs import kept_programs
 from v8.profile.profile import Profile
@@ -231,10 +232,17 @@ class JobQueue:
 class Process:
     """A process that runs a function and ends with this one, and our end of its pipe.
 
-    The function gets the other end of the pipe, and the arguments.
+    The function gets the other end of the pipe, and the arguments; the process gets the variables in addition
+    to those of this one.
     """
 
-    def __init__(self, name: str, function: Callable[..., None], *arguments: Any) -> None:
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., None],
+        *arguments: Any,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
         # A fork would copy a parent that holds locks and a thread pool; spawn starts clean.
         context = multiprocessing.get_context("spawn")
         self.pipe, child_pipe = context.Pipe()
@@ -242,7 +250,7 @@ class Process:
         self._process = context.Process(
             target=_run_function, args=(child_pipe, loaded, packed), name=name, daemon=True
         )
-        with children_with_safe_path(), _interrupts_blocked():
+        with with_variables(variables or {}), children_with_safe_path(), _interrupts_blocked():
             self._process.start()
         child_pipe.close()
 
@@ -271,14 +279,13 @@ class _Worker(Process):
     def __init__(self, job: Job, gpu: str | None, fleet_size: int | None, num_series: int) -> None:
         self.gpu = gpu
         self.fleet_size = 1
-        super().__init__("v8-worker", _serve, job.profile, gpu, fleet_size, num_series)
+        variables = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}
+        super().__init__("v8-worker", _serve, job.profile, gpu, fleet_size, num_series, variables=variables)
 
 
 @kept_programs()
 def _serve(pipe: Connection, profile: Profile, gpu: str | None, size: int | None, num_series: int) -> None:
     """Be a worker: make what comes through the pipe until it closes, of at most so many series."""
-    if gpu is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = gpu  # before the backend looks for GPUs
     with quiet_start():
         from v8.runs import local  # noqa: PLC0415 - the parent starts no TensorFlow
 

@@ -21,7 +21,7 @@ from v8.runs.machine.choices import (
     MEASURED_GPU_LOOPS,
     TASK_PER_OPERATION,
     choose_loops,
-    compile_loops,
+    compiled_loops,
 )
 from v8.runs.machine.processes import ProcessResult
 
@@ -53,8 +53,10 @@ def told(monkeypatch: pytest.MonkeyPatch, *answers: list[float]) -> list[Profile
 
 
 def settled(profile: Profile) -> str:
-    compile_loops(choose_loops(profile, on_message=lambda text: None))
-    return os.environ["XLA_FLAGS"]
+    with compiled_loops(choose_loops(profile, on_message=lambda text: None)):
+        flags = os.environ["XLA_FLAGS"]
+    assert os.environ["XLA_FLAGS"] == TASK_PER_OPERATION  # the next call finds what this one found
+    return flags
 
 
 @pytest.mark.parametrize(
@@ -78,7 +80,6 @@ def test_loops_become_one_kernel_where_that_is_clearly_faster(
 def test_a_network_is_measured_once(make_profile: MakeProfile, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = told(monkeypatch, SPEEDS)
     assert settled(make_profile()) == FLAGS["whole"]
-    monkeypatch.setenv("XLA_FLAGS", TASK_PER_OPERATION)  # another process begins
     assert settled(make_profile()) == FLAGS["whole"]
     assert len(asked) == 1
 
@@ -90,7 +91,6 @@ def test_what_was_kept_of_another_number_of_flags_is_measured_anew(
     settled(make_profile())
     (file,) = (tmp_path / "machine").iterdir()
     file.write_text(json.dumps({"found": SPEEDS[:2]}))
-    monkeypatch.setenv("XLA_FLAGS", TASK_PER_OPERATION)
     assert (settled(make_profile()), len(asked)) == (FLAGS["whole"], 2)
 
 
@@ -100,9 +100,8 @@ def test_flags_of_the_user_and_of_a_process_with_a_gpu_stand(
 ) -> None:
     asked = told(monkeypatch)
     monkeypatch.delenv("XLA_FLAGS") if flags is None else monkeypatch.setenv("XLA_FLAGS", flags)
-    compile_loops(choose_loops(make_profile(), on_message=lambda text: None))
-    compile_loops("whole")
-    assert (os.environ.get("XLA_FLAGS"), asked) == (flags, [])
+    with compiled_loops(choose_loops(make_profile(), on_message=lambda text: None)), compiled_loops("whole"):
+        assert (os.environ.get("XLA_FLAGS"), asked) == (flags, [])
 
 
 def test_a_short_training_is_not_worth_the_measurement(
@@ -146,9 +145,6 @@ def gpu_speeds(monkeypatch: pytest.MonkeyPatch, **speeds: float) -> list[dict[st
 
     monkeypatch.setattr(choices, "run_processes", run_processes)
     monkeypatch.delenv("XLA_FLAGS")
-    for name in ("XLA_FLAGS", STEPS_VARIABLE):  # what is chosen is set, and must not outlive the test
-        monkeypatch.setenv(name, "")
-        monkeypatch.delenv(name)
     return environments
 
 
@@ -162,8 +158,9 @@ def test_on_a_gpu_the_fastest_way_that_works_is_chosen_once(
         assert choose_loops(make_profile(), may_have_gpu=True, on_message=lines.append) == "gpu_trips_of_60"
     assert environments == [dict(GPU_LOOPS[loops]) for loops in MEASURED_GPU_LOOPS]  # each alone, and once
     assert lines[-1] == "Loops run as gpu_trips_of_60: 1.30 times as fast on this GPU."
-    compile_loops("gpu_trips_of_60")
-    assert os.environ[STEPS_VARIABLE] == "60"
+    with compiled_loops("gpu_trips_of_60"):
+        assert os.environ[STEPS_VARIABLE] == "60"
+    assert STEPS_VARIABLE not in os.environ
 
 
 @pytest.mark.process
@@ -188,10 +185,10 @@ def test_on_a_gpu_flags_of_the_user_stand(make_profile: MakeProfile, monkeypatch
     environments = gpu_speeds(monkeypatch, gpu=100.0, gpu_trips_of_60=200.0)
     monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_autotune_level=0")
     assert choose_loops(make_profile(), may_have_gpu=True, on_message=lambda text: None) == "gpu"
-    compile_loops("gpu_trips_of_60")
-    assert (os.environ["XLA_FLAGS"], environments) == ("--xla_gpu_autotune_level=0", [])
+    with compiled_loops("gpu_trips_of_60"):
+        assert (os.environ["XLA_FLAGS"], environments) == ("--xla_gpu_autotune_level=0", [])
 
 
 def test_what_a_gpu_likes_changes_nothing_on_a_cpu() -> None:
-    compile_loops("gpu_command_buffers")
-    assert os.environ["XLA_FLAGS"] == TASK_PER_OPERATION
+    with compiled_loops("gpu_command_buffers"):
+        assert os.environ["XLA_FLAGS"] == TASK_PER_OPERATION

@@ -38,9 +38,11 @@ from v8.base import plugins
 from v8.base.errors import ProfileError, SeriesError, StorageError, V8Error, shown
 from v8.base.hardware import num_usable_cores, versions, visible_gpus
 from v8.base.interruption import deferred_interrupts, restored_stop_signals
+from v8.base.invocation import for_children
 from v8.base.resources import resource_scope
 from v8.base.starting import light_start
 from v8.base.storage import aside_of, digest_bytes, home, passing_folder, sweep
+from v8.base.variables import with_variables
 from v8.model.training.programs import kept_programs
 from v8.runs.engine_kinds import Placement
 from v8.runs.events import Event, Note, SeriesOutcome
@@ -318,6 +320,7 @@ def _task_resource(
     variables = {
         name: value for name, value in os.environ.items() - own_settings if name.startswith(_INHERITED)
     }
+    variables |= for_children
     variables["V8_HOME"] = str(home().absolute())
     variables.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if has_gpu and placement.device != "cpu" and not is_formula:
@@ -344,8 +347,9 @@ def _connect(placement: Placement) -> Any:
     if not placement.address:
         settings["RAY_AUTH_MODE"] = "token"
         settings["RAY_AUTH_TOKEN"] = secrets.token_hex(32)  # without it Ray stores one in ~/.ray
-    for name, value in settings.items():
-        os.environ.setdefault(name, value)
+    missing = {name: value for name, value in settings.items() if name not in os.environ}
+    # Ray asks for them from its import on, and its processes inherit them, until it is shut down.
+    _until_exit.enter_context(with_variables(missing))
     import ray  # noqa: PLC0415 - an extra, and slow to import
 
     if not ray.is_initialized():

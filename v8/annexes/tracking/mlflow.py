@@ -16,6 +16,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from importlib import import_module
 from pathlib import Path
 from typing import Final, TypeVar
@@ -23,6 +24,7 @@ from typing import Final, TypeVar
 from v8.annexes.tracking.mlflow_loader import DIGESTS_FILE
 from v8.base.errors import ProfileError, message_of
 from v8.base.storage import digest_file, write_json
+from v8.base.variables import with_variables
 from v8.forecaster.features_file import features_file
 from v8.forecaster.metadata import METADATA_FILE, MODEL_FILE, read_metadata
 from v8.forecaster.standalone import FEATURES_FILE
@@ -32,6 +34,7 @@ from v8.runs.trackers import TrackedRun, TrackerError
 MLFLOW_FOLDER: Final = "mlflow"
 MODEL_NAME: Final = "model"  # of the logged model, in the artifacts of a run
 URI_VARIABLE: Final = "MLFLOW_TRACKING_URI"
+_TRUE_VARIABLES: Final = ("MLFLOW_DISABLE_TELEMETRY", "MLFLOW_ALLOW_FILE_STORE")
 _LOADER: Final = "mlflow_loader.py"
 _MOST_LETTERS: Final = 500  # of a parameter; older servers refuse longer ones
 
@@ -50,10 +53,10 @@ class MlflowRuns:
         self._open: dict[str, str] = {}  # identifiers of MLflow's runs by series
         self._experiment = ""  # identifier; empty before the first run
         self._uri = os.environ.get(URI_VARIABLE) or (run.path.absolute() / MLFLOW_FOLDER).as_uri()
-        _prepare()
-        self._entities = import_module("mlflow.entities")
-        self._error: type[Exception] = import_module("mlflow.exceptions").MlflowException
-        client_of = import_module("mlflow.tracking").MlflowClient
+        with _settings():
+            self._entities = import_module("mlflow.entities")
+            self._error: type[Exception] = import_module("mlflow.exceptions").MlflowException
+            client_of = import_module("mlflow.tracking").MlflowClient
         self._client = self._guarded(lambda: client_of(tracking_uri=self._uri))
 
     def log(self, series: str, step: int, values: Mapping[str, float]) -> None:
@@ -118,7 +121,8 @@ class MlflowRuns:
 
     def _guarded(self, work: Callable[[], Result]) -> Result:
         try:
-            return work()
+            with _settings():
+                return work()
         except self._error as error:
             raise TrackerError(_first_line(error)) from error
 
@@ -132,20 +136,20 @@ def check() -> None:
     uri = os.environ.get(URI_VARIABLE)
     if not uri:
         return
-    _prepare()
-    mlflow_error = import_module("mlflow.exceptions").MlflowException
+    with _settings():
+        mlflow_error = import_module("mlflow.exceptions").MlflowException
     try:
-        import_module("mlflow.tracking").MlflowClient(tracking_uri=uri)
+        with _settings():
+            import_module("mlflow.tracking").MlflowClient(tracking_uri=uri)
     except (mlflow_error, OSError, ValueError, ImportError) as error:  # the last: no driver of a database
         rule = "is the address of a server, a folder or a database that MLflow can open"
         fix = f"Correct it, or unset {URI_VARIABLE} to keep everything in the run folder"
         raise ProfileError(where=URI_VARIABLE, rule=rule, got=_first_line(error), fix=fix) from None
 
 
-def _prepare() -> None:
-    """Set what MLflow reads when it is imported; it asks for the second where a folder is the store."""
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+def _settings() -> AbstractContextManager[None]:
+    """Give a block what MLflow reads: when it is imported, and the second where a folder is the store."""
+    return with_variables({name: os.environ.get(name, "true") for name in _TRUE_VARIABLES})
 
 
 def _first_line(error: Exception) -> str:

@@ -27,6 +27,7 @@ from packaging.version import Version
 
 from v8.base.hardware import identity, processor_flags
 from v8.base.storage import digest_bytes, digest_json, home, passing_folder, read_given, write_cache
+from v8.base.variables import with_variables
 
 PROGRAMS_FORMAT: Final = 1
 FIRST_VERSION: Final = Version("2.21")
@@ -64,18 +65,12 @@ def kept_programs() -> Iterator[None]:
     The cache is not used where TensorFlow is imported already, is too old or has a folder set by the user.
     """
     programs = _opened() if _can_be_used() else None
-    before = os.environ.get(_FLAGS)
     if programs is None:
         yield
         return
     _open.append(programs)
-    os.environ[_FLAGS] = f"{before or ''} {programs.flags}".strip()
-    try:
+    with with_variables({_FLAGS: f"{os.environ.get(_FLAGS, '')} {programs.flags}".strip()}):
         yield
-    finally:
-        del os.environ[_FLAGS]
-        if before is not None:
-            os.environ[_FLAGS] = before
     keep_new_programs()
 
 

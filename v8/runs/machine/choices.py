@@ -34,7 +34,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
 
@@ -46,6 +46,7 @@ from v8.base.hardware import available_bytes as free_bytes
 from v8.base.hardware import identity
 from v8.base.records import Count, Number, adapter
 from v8.base.storage import digest_json, home, parse_json, read_given, write_cache
+from v8.base.variables import with_variables
 from v8.model.networks.cost import training_flop_per_window
 from v8.model.networks.loops import Loops
 from v8.model.networks.steps_per_trip import STEPS_VARIABLE
@@ -266,17 +267,19 @@ def _choose_gpu_loops(profile: Profile, on_message: MessageHandler) -> Loops:
     return best
 
 
-def compile_loops(loops: Loops) -> None:
-    """Set the environment so that this process and those it starts compile loops in the chosen manner.
+def compiled_loops(loops: Loops) -> AbstractContextManager[None]:
+    """Let the block, and the processes that it starts, compile loops in the chosen manner.
 
-    To be called before anything is compiled. What was chosen for a GPU changes nothing where none computes,
-    nor the other way round.
+    XLA reads it where a process compiles for the first time. What was chosen for a GPU changes nothing where
+    none computes, nor the other way round.
     """
+    variables: Mapping[str, str] = {}
     if loops in GPU_LOOPS:
         if "XLA_FLAGS" not in os.environ:
-            os.environ.update(GPU_LOOPS[loops])
+            variables = GPU_LOOPS[loops]
     elif os.environ.get("XLA_FLAGS") == TASK_PER_OPERATION:
-        os.environ["XLA_FLAGS"] = FLAGS[loops]
+        variables = {"XLA_FLAGS": FLAGS[loops]}
+    return with_variables(variables)
 
 
 def measured_workers(num_cores: int, most: int | None = None) -> int:
