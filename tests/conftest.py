@@ -19,7 +19,6 @@ import hypothesis
 import numpy as np
 import pytest
 from exchange_api import ExchangeApi
-from longest_first import longest_first
 from made_once import made_once, shared_folder
 from marks import MarkGuard
 from skips import SkipCounter
@@ -52,10 +51,6 @@ def pytest_configure(config: pytest.Config) -> None:
     # The processes of pytest-xdist hand their reports to the first one.
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(SkipCounter(), "skips")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=longest_first)
 
 
 TINY_NETWORKS: dict[str, dict[str, Any]] = {

@@ -129,22 +129,20 @@ def test_an_extra_that_is_none_is_refused(
     assert not (tmp_path / "asked").exists()
 
 
-def test_the_very_last_lines_of_all_tests_name_what_is_flaky(bare_path: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("fails_again", "status"), [(False, 0), (True, 1)])
+def test_what_fails_is_repeated_alone_and_decides(
+    fails_again: bool, status: int, bare_path: Path, tmp_path: Path
+) -> None:
     # Stand-ins again: of Python, which runs the tests, and of what checks beside them.
-    programs = tmp_path / "venv" / "bin"
-    programs.mkdir(parents=True)
-    for name, does in (
-        (
-            "python",
-            'case "$1" in *once_more.py) echo "flaky: a::b" > "$2"; exit 1;; *ation) echo "links $2";; esac',
-        ),
-        *((name, f"echo checked by {name}") for name in ("ruff", "mypy", "lint-imports")),
-    ):
-        (programs / name).write_text(f"#!/bin/sh\n{does}\n")
-        (programs / name).chmod(0o755)
-    done = call("test", bare_path, programs.parent)
-    assert done.returncode == 1
-    assert done.stdout.splitlines()[-3:] == ["checked by lint-imports", "links check", "flaky: a::b"]
+    venv = tmp_path / "venv"
+    again = f'case "$*" in *last-failed*) exit {int(fails_again)};; *numprocesses*) exit 1;; esac'
+    stand_in(venv / "bin" / "python", again)
+    for name in ("ruff", "mypy", "lint-imports"):
+        stand_in(venv / "bin" / name)
+    assert call("test", bare_path, venv).returncode == status
+    runs = [line for line in asked(tmp_path) if line.startswith("python -m pytest ")]
+    assert ["--numprocesses" in line for line in runs] == [True, False]
+    assert "--last-failed" in runs[1]
 
 
 def test_a_link_that_leads_nowhere_fails_all_tests(bare_path: Path, tmp_path: Path) -> None:
@@ -155,7 +153,6 @@ def test_a_link_that_leads_nowhere_fails_all_tests(bare_path: Path, tmp_path: Pa
     for name, does in (("python", failing), ("ruff", ""), ("mypy", ""), ("lint-imports", "")):
         (programs / name).write_text(f"#!/bin/sh\n{does}\n")
         (programs / name).chmod(0o755)
-    (programs.parent / "flaky.txt").touch()
     done = call("test", bare_path, programs.parent)
     assert done.returncode == 1
     assert done.stdout.splitlines()[-1] == "page.html: gone.html is no page"
@@ -181,11 +178,10 @@ def test_every_change_runs_all_but_the_nightly_tests_and_all_runs_the_oldest_ver
         (programs / name).chmod(0o755)
     for tool in ("rm", "sed"):
         (bare_path / tool).symlink_to(shutil.which(tool) or "")
-    (programs.parent / "flaky.txt").touch()
     done = call("test", bare_path, programs.parent, *words)
     called = calls.read_text().splitlines()
-    (tests,) = (line for line in called if "once_more.py" in line)
-    assert tests.partition(" -m ")[2] == marks
+    (tests,) = (line for line in called if "-m pytest" in line)
+    assert tests.partition(" -m pytest ")[2].partition(" -m ")[2] == marks
     assert ("--cov=v8 --cov-branch" in tests) == (words == ())
     assert any("coverage_floor.py" in line for line in called) == (words == ())
     is_all = "--all" in words
