@@ -17,8 +17,6 @@ import pytest
 from float32_steps import assert_same_frames
 from later_candles import with_future
 
-from v8.annexes.live.ledger.database import Ledger
-from v8.annexes.live.ledger.record import live_record
 from v8.api.issuing import error_lines
 from v8.base.errors import ArtifactError
 from v8.base.former_names import KEYS, VALUES, with_current_names
@@ -27,7 +25,6 @@ from v8.data.market.series import Series
 from v8.forecaster.forecaster import Forecaster
 from v8.forecaster.metadata import checked_metadata, read_metadata
 from v8.forecaster.series_artifact import artifact_readme
-from v8.model.baselines.baselines import NAIVE
 from v8.runs.backtest_results import read_results
 from v8.runs.finished_series import read_finished
 from v8.runs.nested_runs import read_plan, read_serving
@@ -116,31 +113,6 @@ def test_a_run_of_format_1_is_read_with_its_renewal_and_written_as_format_2(form
     finished = read_finished(run / SERIES)
     assert finished.sample is not None
     assert finished.sample.actual.keys() == {"ohlc", "bands", "volatility"}
-
-
-def test_a_ledger_of_schema_1_gives_the_record_that_version_1_0_gave(former: Path) -> None:
-    expected = with_current_names(json.loads((former / "track.json").read_text()))
-    with Ledger.open(former / "ledger.sqlite") as ledger:
-        record = live_record(ledger, former / "runs/frontier").to_json()
-    assert record["num_scored"] == expected["num_scored"] == 8
-    for task, live in expected["tasks"].items():
-        assert record["tasks"][task]["errors"] == live["errors"]
-        assert record["tasks"][task]["naive"]["relative_mae"] == live["naive"]["relative_mae"]
-        assert record["tasks"][task]["coverage"] == live["coverage"]
-
-
-def test_a_ledger_of_schema_1_is_added_to_as_it_is(former: Path) -> None:
-    file = former / "ledger.sqlite"
-    with Ledger.open_to_write(file) as ledger:
-        place = former / "runs/frontier"
-        pending = ledger.pending(place, SERIES)
-        number, entry = next(iter(pending.items()))
-        scored_before = [score for _, score in ledger.forecasts_of_day(place, SERIES, 1735689600) if score]
-        assert ledger.add_score(number, scored_before[0])
-        assert not ledger.add_score(number, scored_before[0])
-        assert entry.issuer.forecasters[0] == "model"
-        assert NAIVE in entry.issuer.forecasters
-        assert len(ledger.pending(place, SERIES)) == len(pending) - 1
 
 
 def test_a_back_test_of_format_1_gives_the_figures_that_version_1_0_gave(former: Path) -> None:

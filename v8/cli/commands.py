@@ -74,7 +74,6 @@ def run(
     evaluate: bool = Option(
         True,
         "--evaluate/--no-evaluate",
-        "--judge/--no-judge",  # its name in version 1.0
         help="Evaluate models on the test span, or only make them forecast.",
     ),
 ) -> None:

@@ -219,17 +219,17 @@ def doubled(hub: Any, path: str) -> bytes:
     return parquet_of(pd.concat([rows(hub, path)] * 2))
 
 
-def test_rows_that_version_1_0_published_are_no_difference(hub: Any, ledger: Ledger, send: Send) -> None:
+def test_rows_with_names_of_an_older_version_are_refused(hub: Any, ledger: Ledger, send: Send) -> None:
     fill(ledger, range(4))
     send()
-    former = {"actual_digest": "truth_digest", "trained_until": "seen_until"}
-    for kind in ("forecasts", "scores"):
-        path = f"{kind}/{FIRST}.parquet"
-        published = rows(hub, path).rename(columns=former).replace({"forecaster": {"naive": "roll_forward"}})
-        assert set(former.values()) & set(published)
-        assert "roll_forward" in set(published["forecaster"])
-        hub.commit(NAME, {path: parquet_of(published)})
-    assert send(day=1).sent is None
+    path = f"scores/{FIRST}.parquet"
+    published = rows(hub, path).rename(columns={"actual_digest": "truth_digest"})
+    hub.commit(NAME, {path: parquet_of(published)})
+    num_commits = len(hub.commits(NAME))
+    with pytest.raises(PublishError) as refusal:
+        send(day=1)
+    assert refusal.value.got.endswith(f", in {path}")
+    assert len(hub.commits(NAME)) == num_commits
 
 
 def test_rows_that_stand_there_twice_are_refused_and_sent_again_where_asked(

@@ -297,21 +297,19 @@ def test_a_bit_that_is_another_is_damage_or_changes_nothing(sound: bytes, tmp_pa
     assert refused >= 8
 
 
-def test_a_ledger_of_schema_2_has_no_checksums_and_is_read_and_added_to(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [0, 1, 2, 4])
+def test_a_ledger_of_another_schema_is_refused_and_left_as_it_is(tmp_path: Path, version: int) -> None:
     path = tmp_path / "ledger.sqlite"
-    with closing(sqlite3.connect(path)) as former:
-        make_tables(former, version=2)
-    with Ledger.open_to_write(path) as ledger:
-        ledger.require_intact()
-        assert ledger.add(made_entry())
-        ((number, entry),) = ledger.pending(PLACE, SERIES).items()
-        assert ledger.add_score(number, made_score([[1.0, 2.0]] * 3, entry))
-        assert ledger.add(made_entry(1))
-        (scored,) = ledger.scored(PLACE, SERIES)
-        np.testing.assert_array_equal(scored.losses, [[[1.0, 2.0]] * 3])
-        assert len(ledger.forecasts_of_day(PLACE, SERIES, FIRST_S)) == 2
-    with closing(sqlite3.connect(path)) as former:
-        assert former.execute("PRAGMA user_version").fetchone() == (2,)
+    with closing(sqlite3.connect(path)) as other:
+        make_tables(other)
+        other.execute(f"PRAGMA user_version = {version}")
+    content = path.read_bytes()
+    for open_ledger in (Ledger.open, Ledger.open_to_write):
+        with pytest.raises(ArtifactError) as refusal:
+            open_ledger(path)
+        assert (refusal.value.where, refusal.value.got) == (str(path), f"schema {version}")
+        assert "--ledger" in str(refusal.value)
+    assert path.read_bytes() == content
 
 
 def test_a_backup_holds_all_while_the_ledger_is_written_and_is_made_again(

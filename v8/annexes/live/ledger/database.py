@@ -34,7 +34,6 @@ from numpy.typing import NDArray
 
 from v8.annexes.live.ledger.entries import Entry, ForecastCounts, Issuer, Score, ScoredForecasts
 from v8.base.errors import ArtifactError, ProfileError, StorageError, V8Error
-from v8.base.former_names import with_current_names
 from v8.base.invocation import command
 from v8.base.records import AS_WRITTEN, OpenTime, Sha256, adapter, checked
 from v8.base.storage import WriterLock, packaged, parse_json, require_replaceable, write_with
@@ -47,7 +46,7 @@ BUSY_S: Final = 30.0  # how long to wait for another process that uses the file,
 _SQLITE_ENDINGS: Final = ("-wal", "-shm", "-journal")  # of the files that SQLite opens with a database
 _FIX: Final = "Restore the file from a copy, or begin another ledger with param:ledger"
 _OTHER_FIX: Final = (
-    "Name another file with param:ledger, or use the v8 that wrote this one; it is left as it is"
+    "Begin another ledger with param:ledger, or use the v8 that wrote this one; it is left as it is"
 )
 _STORAGE_ERROR_CODES: Final = {
     getattr(sqlite3, f"SQLITE_{name}")
@@ -57,24 +56,6 @@ _STORAGE_ERROR_CODES: Final = {
 
 APPLICATION_ID: Final = 0x76386C67  # marks a SQLite file as a ledger of v8: "v8lg"
 SCHEMA_VERSION: Final = 3
-_SCHEMA_FILES: Final = {1: "schema_1.sql", 2: "schema_2.sql", SCHEMA_VERSION: "schema.sql"}
-"""The schemas that are read and written, by version. Versions 1 and 2 have no checksums, and version 1 has
-former names of columns. A ledger keeps the version that it was started with; temporary views give its tables
-the current columns."""
-_FORMER_VIEWS: Final = {
-    1: """
-    CREATE TEMP VIEW forecasts AS SELECT *, NULL AS checksum FROM main.forecasts;
-    CREATE TEMP VIEW scores AS
-    SELECT forecast, scored_s, truth_digest AS actual_digest, NULL AS checksum, losses, truth AS actual
-    FROM main.scores;
-    """,
-    2: """
-    CREATE TEMP VIEW forecasts AS SELECT *, NULL AS checksum FROM main.forecasts;
-    CREATE TEMP VIEW scores AS SELECT *, NULL AS checksum FROM main.scores;
-    """,
-}
-_FORMER_COLUMNS: Final = {"actual": "truth", "actual_digest": "truth_digest"}
-"""Names in version 1."""
 
 _ENTRY_COLUMNS: Final = "issuer, issued_for_s, written_s, candles_digest, forecasts, forecasts.checksum"
 """Columns of the table `forecasts` that an `Entry` is made of."""
@@ -94,24 +75,24 @@ _UNIQUE_KEYS: Final = {
 """The condition that identifies a row of each table, as in the triggers of the schema."""
 
 
-def make_tables(connection: sqlite3.Connection, version: int = SCHEMA_VERSION) -> None:
+def make_tables(connection: sqlite3.Connection) -> None:
     """Make the tables of a ledger in an empty database, and the triggers that protect their rows."""
-    connection.executescript(packaged("v8.annexes.live.ledger", _SCHEMA_FILES[version]))
+    connection.executescript(packaged("v8.annexes.live.ledger", "schema.sql"))
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    connection.execute(f"PRAGMA user_version = {version}")
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
 def schema_fault(connection: sqlite3.Connection) -> str | None:
-    """Say why a database is not a ledger of a version that is read; None if it is one."""
+    """Say why a database is not a ledger of this schema; None if it is one."""
     ((application_id,),) = connection.execute("PRAGMA application_id")
     ((version,),) = connection.execute("PRAGMA user_version")
     if application_id != APPLICATION_ID:
         return "the file of another program"
-    if version not in _SCHEMA_FILES:
+    if version != SCHEMA_VERSION:
         return f"schema {version}"
     statements = set(connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
     with closing(sqlite3.connect(":memory:")) as example:
-        make_tables(example, version)
+        make_tables(example)
         expected = set(example.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
     different = sorted({str(name) for name, _ in statements ^ expected})
     if different:
@@ -243,9 +224,6 @@ class Ledger(Database):
 
     def __init__(self, path: Path, connection: sqlite3.Connection, lock: WriterLock | None = None) -> None:
         super().__init__(path, connection)
-        version = _schema_version(connection)
-        self._stored_names = _FORMER_COLUMNS if version == 1 else {}
-        self._has_checksums = version == SCHEMA_VERSION
         self._lock = lock
 
     @classmethod
@@ -377,8 +355,7 @@ class Ledger(Database):
                 "candles_digest": entry.candles_digest,
                 "forecasts": pack(entry.values),
             }
-            if self._has_checksums:
-                row["checksum"] = checksum_of(*(row[name] for name in _CHECKED_OF_FORECAST))
+            row["checksum"] = checksum_of(*(row[name] for name in _CHECKED_OF_FORECAST))
             return self._insert_new("forecasts", row)
 
     def add_score(self, number: int, score: Score) -> bool:
@@ -390,8 +367,7 @@ class Ledger(Database):
             "losses": None if score.losses is None else score.losses.astype("<f8").tobytes(),
             "actual": None if score.actual is None else pack(score.actual),
         }
-        if self._has_checksums:
-            row["checksum"] = checksum_of(*(row[name] for name in _CHECKED_OF_SCORE))
+        row["checksum"] = checksum_of(*(row[name] for name in _CHECKED_OF_SCORE))
         with self._transaction():
             return self._insert_new("scores", row)
 
@@ -556,7 +532,7 @@ class Ledger(Database):
 
     def _require_checksum(self, checksum: object, *values: Any) -> None:
         """Raise a `ValueError` if the values of a row are not those that its checksum was made of."""
-        if self._has_checksums and checksum != checksum_of(*values):
+        if checksum != checksum_of(*values):
             raise ValueError("other content than its checksum is of")
 
     def _issuer(self, number: int) -> Issuer:
@@ -564,7 +540,7 @@ class Ledger(Database):
         rows = self._rows(f"{query} WHERE issuers.id = :number", number=number)
         with self._damage_reported(f"issuer {number}"):
             ((place, series, issuer_json),) = rows
-            content = {**with_current_names(parse_json(issuer_json)), "place": place, "series": series}
+            content = {**parse_json(issuer_json), "place": place, "series": series}
         location = f"{self.path}, issuer {number}"
         return checked(Issuer, content, where=location, fix=_FIX, rule=AS_WRITTEN)
 
@@ -578,10 +554,10 @@ class Ledger(Database):
 
     def _insert_new(self, table: str, row: Mapping[str, Any]) -> bool:
         """Add a row, unless the table has one with the same key; return whether it was added."""
-        names = ", ".join(self._stored_names.get(name, name) for name in row)
+        names = ", ".join(row)
         values = ", ".join(f":{name}" for name in row)
         is_new = f"NOT EXISTS (SELECT 1 FROM {table} WHERE {_UNIQUE_KEYS[table]})"  # noqa: S608
-        insert = f"INSERT INTO main.{table} ({names}) SELECT {values} WHERE {is_new}"
+        insert = f"INSERT INTO {table} ({names}) SELECT {values} WHERE {is_new}"
         return self._connection.execute(insert, row).rowcount == 1
 
     def _track_rows(self, place: Path | str, series: str, query: str, **parameters: Any) -> list[Any]:
@@ -606,11 +582,6 @@ def _issuer_json(issuer: Issuer) -> str:
     return json.dumps(content, separators=(",", ":"), allow_nan=False)
 
 
-def _schema_version(connection: sqlite3.Connection) -> int:
-    ((version,),) = connection.execute("PRAGMA user_version")
-    return int(version)
-
-
 def _make_file(path: Path) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
@@ -629,7 +600,6 @@ def _connect(path: Path, *, is_writer: bool = False) -> sqlite3.Connection:
             if fault:
                 rule = f"must be a ledger of schema {SCHEMA_VERSION}"
                 raise ArtifactError(where=str(path), rule=rule, got=fault, fix=_OTHER_FIX)
-            connection.executescript(_FORMER_VIEWS.get(_schema_version(connection), ""))
             if is_writer:
                 connection.execute("PRAGMA synchronous = FULL")  # a power cut loses no committed forecast
             else:

@@ -21,7 +21,6 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyarrow import parquet
 
@@ -29,7 +28,6 @@ from v8.annexes.live.ledger.database import Ledger
 from v8.annexes.live.ledger.entries import Entry, Score
 from v8.annexes.live.ledger.record import live_record, record_sentences, record_table
 from v8.base.errors import PublishError, listed
-from v8.base.former_names import KEYS, VALUES
 from v8.base.parquet import OddParquetError, longest_text, read_as
 from v8.base.storage import packaged, write_text
 from v8.base.wording import plural
@@ -43,9 +41,6 @@ from v8.publish.hub.publish import Publication, RemoteRepo, RemoteState
 
 _DAY_FILE: Final = re.compile(r"(forecasts|scores)/[0-9]{4}-[0-9]{2}-[0-9]{2}\.parquet")
 _MAX_COPIES: Final = 8  # a published file with more than so many times the rows of ours is not read
-_FORMER_COLUMNS: Final = {current: former for former, current in KEYS.items()}
-"""Names that version 1.0 gave to columns."""
-
 _ISSUER_COLUMNS: Final = ("series", "profile", "profile_digest", "model_sha256", "revision", "source")
 
 
@@ -162,7 +157,7 @@ def _compare_file(file: Path, path: str, remote: RemoteRepo, state: RemoteState)
 
 
 def _published_rows(content: bytes, rows: pa.Table) -> pa.Table:
-    """Read the published rows of a day, with the columns of ours; version 1.0 published former names.
+    """Read the published rows of a day, with exactly the columns of ours.
 
     Args:
         content: The published file.
@@ -171,24 +166,6 @@ def _published_rows(content: bytes, rows: pa.Table) -> pa.Table:
     Raises:
         OddParquetError: If it is not such a table, or too large to be compared.
     """
-    try:
-        return _read_rows(content, rows)
-    except OddParquetError as odd:
-        former_rows = rows.rename_columns([_FORMER_COLUMNS.get(name, name) for name in rows.schema.names])
-        try:
-            published = _read_rows(content, former_rows)
-        except OddParquetError:
-            raise odd from None
-    published = published.rename_columns(rows.schema.names)
-    position = published.schema.names.index("forecaster")
-    column = published.column(position)
-    for former_name, name in VALUES.items():
-        column = pc.if_else(pc.equal(column, former_name), name, column)
-    return published.set_column(position, published.field(position), column)
-
-
-def _read_rows(content: bytes, rows: pa.Table) -> pa.Table:
-    """Read the published rows with exactly the columns of some rows; raises as `_published_rows` does."""
     text_columns = [column for column in rows.columns if pa.types.is_large_string(column.type)]
     text_columns += [column for column in rows.columns if pa.types.is_string(column.type)]
     return read_as(
@@ -196,7 +173,7 @@ def _read_rows(content: bytes, rows: pa.Table) -> pa.Table:
         _widened(rows).schema,
         most_rows=_MAX_COPIES * len(rows),
         most_bytes=MAX_UNPACKED_BYTES,
-        most_text=max(len("roll_forward"), longest_text(c for column in text_columns for c in column.chunks)),
+        most_text=longest_text(chunk for column in text_columns for chunk in column.chunks),
     )
 
 
