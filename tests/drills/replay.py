@@ -41,9 +41,9 @@ from exchange_api import ExchangeApi
 from watched_replay import MOVED_CLOCK, WatchedReplay, ledger_rows
 
 from v8.annexes.live.ledger.database import Ledger, place_name
+from v8.annexes.live.promotion.decisions import read_promotions
 from v8.data.market.series import Series
 from v8.data.market.sources.vision import VisionSource
-from v8.runs.nested_runs import read_serving
 
 NAMES = ("BTCUSDT-15m", "SOLUSDT-15m", "ETHUSDT-1h")
 BEGIN = pd.Timestamp("2024-09-03T12:00", tz="UTC")
@@ -120,7 +120,7 @@ class Replay:
 
     def verdicts(self) -> str:
         """Return how the challenges ended."""
-        decisions = read_serving(self.folder / self.run).decisions
+        decisions = read_promotions(self.folder / self.run).decisions
         names = {
             name: [decision.series for decision in decisions if decision.verdict == name]
             for name in ("kept", "replaced")

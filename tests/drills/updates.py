@@ -23,7 +23,7 @@ sys.path[:0] = [str(REPOSITORY / "tests" / "parts")]
 from later_candles import with_future, write_past
 
 from v8.base.storage import digest_file
-from v8.runs.nested_runs import read_serving
+from v8.runs.serving import read_serving
 
 KIND = "updates"
 NUM_PAST = 900

@@ -32,10 +32,10 @@ from v8.annexes.live.ledger.posting import send_messages
 from v8.annexes.live.ledger.receiver import SECRET_VARIABLE, Receiver
 from v8.annexes.live.ledger.record import live_record
 from v8.annexes.live.ledger.watching import LedgerUpdater, ServingModels, UpdateResult, request_delay_s
+from v8.annexes.live.promotion.decisions import Promotions
 from v8.base.net import RetryPolicy
 from v8.cli.app import app
 from v8.data.market.series import Series, iso
-from v8.runs.nested_runs import Serving
 
 SHORT, LONG = "BTCUSDT-15m", "ETHUSDT-1h"
 HOUR_S, BAR_S = 3_600, 900
@@ -341,7 +341,7 @@ def test_another_generation_serves_from_the_next_close_on(
     (later / SHORT / "metadata.json").write_text(json.dumps(metadata))
     watch, ledger = watch_place(run)
     watch.update()
-    Serving(run, {SHORT: day}, ()).save()
+    Promotions(run, {SHORT: day}, ()).save()
     exchange.now_s += BAR_S
     watch.update()
     (one,) = live_record(ledger, "./tiny", [SHORT]).series

@@ -17,6 +17,7 @@ import pytest
 from float32_steps import assert_same_frames
 from later_candles import with_future
 
+from v8.annexes.live.promotion.decisions import read_promotions
 from v8.api.issuing import error_lines
 from v8.base.errors import ArtifactError
 from v8.base.former_names import KEYS, VALUES, with_current_names
@@ -27,7 +28,7 @@ from v8.forecaster.metadata import checked_metadata, read_metadata
 from v8.forecaster.series_artifact import artifact_readme
 from v8.runs.backtest_results import read_results
 from v8.runs.finished_series import read_finished
-from v8.runs.nested_runs import read_plan, read_serving
+from v8.runs.nested_runs import read_plan
 from v8.runs.run_folder import RUN_FORMAT, read_run
 
 REPOSITORY = Path(__file__).parents[2]
@@ -107,7 +108,7 @@ def test_a_run_of_format_1_is_read_with_its_renewal_and_written_as_format_2(form
     run = former / "runs/frontier"
     record = read_run(run)
     assert (record.format, record.is_evaluated, record.done) == (RUN_FORMAT, True, [SERIES])
-    (decision,) = read_serving(run).decisions
+    (decision,) = read_promotions(run).decisions
     assert decision.evaluated_from is not None
     assert decision.challenger.relative_mae.keys() == {"ohlc", "bands", "volatility"}
     finished = read_finished(run / SERIES)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from v8.base.storage import write_json
 from v8.cli.app import app
-from v8.runs.nested_runs import read_serving
+from v8.runs.serving import read_serving
 
 pytestmark = pytest.mark.tf
 

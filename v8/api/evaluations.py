@@ -23,8 +23,9 @@ from v8.data.market.series import TIMEFRAME_S
 from v8.forecaster.metadata import Metadata, read_metadata
 from v8.profile.profile import Profile, load_profile
 from v8.profile.tasks import TASKS
-from v8.runs.nested_runs import PLAN_FILE, read_plan, served_folder
+from v8.runs.nested_runs import PLAN_FILE, read_plan
 from v8.runs.run_folder import RUN_FILE, read_run
+from v8.runs.serving import served_folder
 
 ACTUAL_ENDING: Final = "_actual"
 FOLDER: Final = "folder"

@@ -31,9 +31,9 @@ from v8.model.evaluation.leaderboard import HISTORY_COLUMNS, LEADERBOARD_FILE, r
 from v8.profile.profile import Profile, key_places, profile_names
 from v8.publish.report.outputs import REPORT_FILE
 from v8.runs.machine.processes import run_processes
-from v8.runs.nested_runs import served_folder
 from v8.runs.options import RunOptions
 from v8.runs.run_folder import read_run
+from v8.runs.serving import served_folder
 
 
 class TrainedSeries(PublicNames):

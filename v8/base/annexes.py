@@ -5,7 +5,8 @@ none: it reads these files and imports what they name when it is asked for. So r
 removes what it adds, and nothing else.
 """
 
-from collections.abc import Mapping
+import pkgutil
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
 from importlib.resources import files
@@ -68,6 +69,7 @@ class Annex(BaseModel):
     sentence: str = ""  # what it is for
     commands: dict[str, AddedCommand] = Field(default_factory=dict)  # by name
     flags: dict[str, dict[str, AddedFlag]] = Field(default_factory=dict)  # by command of the core and name
+    hooks: dict[str, Function] = Field(default_factory=dict)  # by what the core asks every annex for
     next_steps: dict[str, NextStep] = Field(default_factory=dict)  # by what has happened: "newer_candles"
     python: dict[str, Function] = Field(default_factory=dict)  # what it adds to `import v8`, by name
 
@@ -103,6 +105,11 @@ def commands() -> dict[str, AddedCommand]:
 def flags(command: str) -> dict[str, AddedFlag]:
     """Return the flags that annexes add to a command of the core, by name without dashes."""
     return {name: flag for annex in annexes().values() for name, flag in annex.flags.get(command, {}).items()}
+
+
+def hooks(name: str) -> list[Callable[..., Any]]:
+    """Import the functions by which annexes answer something that the core asks every annex for."""
+    return [pkgutil.resolve_name(annex.hooks[name]) for annex in annexes().values() if name in annex.hooks]
 
 
 def next_steps(occasion: str) -> list[NextStep]:

@@ -23,7 +23,6 @@ from v8.data.market.series import Series
 from v8.data.market.sources.source import CandleSource, dataset_of, folder_of
 from v8.forecaster.metadata import ERROR_FILE, redo_offered
 from v8.profile.profile import Profile
-from v8.runs import nested_runs
 from v8.runs.estimate import ProgressEstimate
 from v8.runs.events import Event, GettingReady, Note, RunSummary, SeriesOutcome, SeriesStarted
 from v8.runs.finished_series import read_finished
@@ -33,6 +32,7 @@ from v8.runs.observers import ObserverGroup, RunObserver, observed, warnings_as_
 from v8.runs.plan import Plan, save_cost, series_seed
 from v8.runs.reading import CandleReader, CheckedSeries
 from v8.runs.run_folder import RunFolder, RunRecord
+from v8.runs.serving import stop_serving
 
 
 def run(
@@ -53,7 +53,7 @@ def run(
         observer: Follows the run; a note reaches it once, however often it is made.
         command: The command line that continues, for the run's record.
         lists_all_series: Whether the record names every series before the first is trained, as that of a
-            generation (a later renewal of models, see `v8.runs.nested_runs`) does.
+            later generation (see `v8.runs.serving`) does.
 
     Raises:
         V8Error: If the folder is another run's, held by another process, or cannot be written.
@@ -209,7 +209,7 @@ def make_jobs(
             has_importance=plan.has_importance,
             has_onnx=plan.has_onnx,
             keeps_test_losses=plan.keeps_test_losses,
-            champion=plan.champions.get(checked.candles.series),
+            start=plan.starts.get(checked.candles.series),
         )
         for checked in ready
     ]
@@ -272,7 +272,7 @@ class RunRecorder(RunObserver):
 
 def _drop(series: Series, folder: RunFolder) -> Note:
     """Take a series out of an open run, and say where its files are."""
-    nested_runs.stop_serving(folder.path, series)
+    stop_serving(folder.path, series)
     place = folder.drop(series)
     files = f"its files are kept in {place}" if place else "no files"
     return Note(f"{series}: taken out of the run; {files}.")

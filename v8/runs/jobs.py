@@ -42,7 +42,7 @@ class Job:
     keeps_test_losses: bool = False
     """Whether to keep the loss of every forecaster in each test window, as back-tests do."""
     dataset: str | None = None  # dataset of the Hub that the candles came from, `user/name`
-    champion: Path | None = None
+    start: Path | None = None
     """Folder of the model whose weights training begins from; None draws them."""
 
     @property

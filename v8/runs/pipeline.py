@@ -114,10 +114,10 @@ class SeriesPipeline:
         Raises:
             ArtifactError: If the model is damaged, or of another profile, other inputs or other layers.
         """
-        if job.champion is None or isinstance(self._trainer, FormulaTrainer):
+        if job.start is None or isinstance(self._trainer, FormulaTrainer):
             return None
-        metadata = Forecaster.load(job.champion, models=self._models).about
-        weights = self._models.load(job.champion / MODEL_FILE).trained()
+        metadata = Forecaster.load(job.start, models=self._models).about
+        weights = self._models.load(job.start / MODEL_FILE).trained()
         profile = metadata.trained_profile
         shapes = [weight.shape for weight in weights]
         needed_shapes = [variable.shape for variable in self._trainer.network.trainable_variables]
@@ -127,8 +127,8 @@ class SeriesPipeline:
         if different_keys or shapes != needed_shapes:
             rule = "must be of the profile and the layers that are trained, to begin from its weights"
             got = f"another {listed(different_keys or ['network'])}"
-            fix = "Train again, without param:from champion"
-            raise ArtifactError(where=str(job.champion), rule=rule, got=got, fix=fix)
+            fix = "Begin anew, from random weights"
+            raise ArtifactError(where=str(job.start), rule=rule, got=got, fix=fix)
         return InitialWeights(metadata.model_sha256, weights)
 
     def _train_fleet(

@@ -42,9 +42,8 @@ class Plan:
     has_onnx: bool = False  # whether to write `model.onnx`, too
     keeps_test_losses: bool = False
     """Whether to keep the loss of every forecaster in each test window, as back-tests do."""
-    champions: Mapping[Series, Path] = field(default_factory=dict)
-    """By series the folder of its champion: the model that serves now, from whose weights training starts
-    when models are renewed. A series without one starts from random weights."""
+    starts: Mapping[Series, Path] = field(default_factory=dict)
+    """By series the folder of the model from whose weights training starts; without one they are random."""
 
     @property
     def todo(self) -> list[Series]:
@@ -70,7 +69,7 @@ def make_plan(profile: Profile, series: Sequence[Series], path: Path, redone: Se
     Raises:
         ArtifactError: If the folder's `run.json` is damaged.
         ProfileError: If the profile can no longer be trained. That is so for some that an older v8 recorded
-            with a run; a renewal trains the profile of its run again.
+            with a run, and that are trained again.
     """
     require_trainable(profile)
     plan = Plan(profile=profile, path=path, series=dict.fromkeys(series, "pending"), redone=tuple(redone))

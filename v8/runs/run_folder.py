@@ -5,7 +5,7 @@
       BTCUSDT-15m/      model.keras, metadata.json, history.csv, forecasts.json  (or error.txt)
       BTCUSDT-15m.replaced-1/   files that `--redo` set aside
       BTCUSD-15m.dropped-1/     files of a series that `--drop` took out of the run
-      serving.json, generations/    models that were trained later, see `v8.runs.nested_runs`
+      serving.json, generations/    models that were trained later, see `v8.runs.serving`
 
 A run records what it was started with: profile, source, and per series the newest candle and the digest of
 all candles. It can only be continued with the same; otherwise `--fresh` starts another folder. As long as no

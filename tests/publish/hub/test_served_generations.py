@@ -11,10 +11,10 @@ import pytest
 from outputs import write_outputs
 
 import v8
+from v8.annexes.live.promotion.decisions import Contender, Decision, read_promotions
 from v8.base.errors import ArtifactError
 from v8.publish.hub.opening import open_place
 from v8.publish.hub.staging import stage_run
-from v8.runs.nested_runs import Contender, Decision, read_serving
 
 pytestmark = pytest.mark.tf
 
@@ -36,7 +36,7 @@ def decide(run: Path, verdict: Any) -> None:
         verdict=verdict,
         why="a test says so",
     )
-    read_serving(run).with_decision(decision).save()
+    read_promotions(run).with_decision(decision).save()
 
 
 @pytest.fixture

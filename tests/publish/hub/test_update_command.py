@@ -27,6 +27,7 @@ from typer.testing import CliRunner
 
 from v8.annexes.live.ledger.database import Ledger
 from v8.annexes.live.ledger.entries import Entry, Issuer, Score
+from v8.annexes.live.promotion.decisions import Decision, read_promotions
 from v8.annexes.live.promotion.renewal import (
     NOT_TRAINED,
     GenerationResult,
@@ -46,9 +47,9 @@ from v8.publish.report.outputs import ReportWriter
 from v8.runs.events import SeriesOutcome
 from v8.runs.jobs import Engine, Job
 from v8.runs.local import InProcessEngine
-from v8.runs.nested_runs import Decision, read_serving, served_folder
 from v8.runs.observers import RunObserver
 from v8.runs.run_folder import RunFolder, RunRecord
+from v8.runs.serving import served_folder
 
 REPOSITORY = Path(__file__).parents[3]
 REPO, BTC = "someone/tiny", "BTCUSDT-15m"
@@ -145,7 +146,7 @@ def test_killed_while_it_trains_the_old_model_serves_on_and_the_next_call_finish
     assert [path.name for path in (drilled.run / "generations").iterdir()] == [drilled.generation]
     # The archive's newest candle is that of the demo market, 2024-12-31T23:45Z, and 250 candles more.
     assert drilled.generation == "2025-01-03"
-    (decision,) = read_serving(drilled.run).decisions
+    (decision,) = read_promotions(drilled.run).decisions
     assert decision.stale == "an earlier call began to train it again"
     assert decision.challenger.trained_until == "2025-01-03T14:15:00+00:00"
 
@@ -158,7 +159,7 @@ def test_the_better_model_serves_and_every_number_stands_beside_naive_and_the_be
 ) -> None:
     served = drilled.run / "generations" / drilled.generation / BTC
     assert served_folder(drilled.run, BTC) == served
-    (decision,) = read_serving(drilled.run).decisions
+    (decision,) = read_promotions(drilled.run).decisions
     assert decision.is_replaced
     assert [*decision.baselines] == [*decision.champion.relative_mae] == ["ohlc", "bands", "volatility"]
     new, old = (mean(each.relative_mae.values()) for each in (decision.challenger, decision.champion))
@@ -219,7 +220,7 @@ def decide(place: Drilled, engine: Engine = NO_ENGINE) -> Decision:
     (renewed,) = renewal_of(place).renew([Series.parse(BTC)], engine, observer)
     assert isinstance(renewed, GenerationResult)
     (decision,) = renewed.decisions
-    assert read_serving(place.run).decisions == (decision,)
+    assert read_promotions(place.run).decisions == (decision,)
     assert (served_folder(place.run, BTC) == challenger_of(place)) == decision.is_replaced
     return decision
 
@@ -452,7 +453,7 @@ def test_weights_of_another_profile_are_no_beginning(copied: Drilled) -> None:
     renewed = go_on(copied)
     (failure,) = renewed.failures
     told = "must be of the profile and the layers that are trained, to begin from its weights; "
-    assert f"{told}got another calibration, seed. Train again, without --from champion." in failure.reason
+    assert f"{told}got another calibration, seed. Begin anew, from random weights." in failure.reason
     assert renewed.decisions[0].why == NOT_TRAINED
 
 

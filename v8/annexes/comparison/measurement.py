@@ -26,8 +26,8 @@ from v8.forecaster.metadata import HISTORY_FILE, Metadata, read_metadata
 from v8.model.networks.cost import training_flop_per_window
 from v8.profile.profile import Profile, recorded_profile
 from v8.runs.machine.processes import Measurement, MeasurementRequest, ProcessResult, run_processes
-from v8.runs.nested_runs import served_folder
 from v8.runs.run_folder import RunFolder, RunRecord, locate_run, read_run
+from v8.runs.serving import served_folder
 
 
 def compare(

@@ -1,7 +1,7 @@
 """Paired losses of forecasters, and how two of them compare: error ratio, significance test, best baseline.
 
 A loss is the error of one window: the mean absolute error in returns over all steps and columns of a task, or
-twice the mean pinball loss. Judgements, the leaderboard, challenges of a champion, the check for decay,
+twice the mean pinball loss. Evaluations, the leaderboard, comparisons of two models, the check for decay,
 back-tests and the live record all use the functions here.
 
 One rule says how two errors compare (`outcome_of`): the smaller one *beats* the other, and the larger one

@@ -67,7 +67,7 @@ class TrainingResult:
         peak_memory_bytes: Peak of this process on the device.
         history: A record for each epoch, those before a resume included.
         untrained_loss: Validation loss before the first epoch: of the untrained network, which forecasts the
-            median target (see `Trainer.first_state`), or of the champion whose weights training starts from.
+            median target (see `Trainer.first_state`), or of the model whose weights training starts from.
         best_epoch: Epoch whose weights are kept; 0 means that no epoch was better than the start.
         best_validation_loss: Its validation loss, scaled units.
         resumed_from_epoch: Epochs that an earlier process had finished; 0 for none.

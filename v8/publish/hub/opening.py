@@ -20,8 +20,8 @@ from v8.forecaster.metadata import METADATA_FILE, read_metadata
 from v8.forecaster.pooled import PooledForecaster
 from v8.forecaster.shared_models import SharedModels
 from v8.publish.report.card import MODELS_FOLDER
-from v8.runs.nested_runs import served_folder
 from v8.runs.run_folder import RUN_FILE, folder_advice, read_run
+from v8.runs.serving import served_folder
 
 if TYPE_CHECKING:
     from v8.publish.hub.pull import Pulled

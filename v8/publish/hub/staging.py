@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from v8.base import records
+from v8.base import annexes, records
 from v8.base.errors import ArtifactError, PublishError, listed
 from v8.base.storage import write_bytes, write_text
 from v8.forecaster import metadata as artifacts
@@ -53,9 +53,9 @@ from v8.publish.hub.layout import (
     series_of,
 )
 from v8.publish.hub.publish import Difference, Publication, RemoteRepo, RemoteState
-from v8.publish.report.card import FORECAST_PICTURE, change_line, distinct_versions, model_card
-from v8.runs.nested_runs import Decision, Serving, read_serving
+from v8.publish.report.card import FORECAST_PICTURE, Replacements, distinct_versions, model_card
 from v8.runs.run_folder import RunRecord, read_run
+from v8.runs.serving import FIRST, Serving, read_serving
 
 
 @dataclass
@@ -78,8 +78,8 @@ class Staged(Publication):
     record: RunRecord  # content of `run.json`
     metadata: Mapping[str, Metadata]  # per series that is published
     held_back: Mapping[str, str]  # per series that is not published: the reason, as a clause
-    changes: Mapping[str, Decision] = field(default_factory=dict)
-    """Per series that is served by a later model than the run's first one: the decision about it."""
+    has_generations: bool = False  # whether a later model than the run's first one serves a series
+    replacements: tuple[Replacements, ...] = ()  # what annexes say of such models
     sample: ForecastSample | None = None  # forecasts of the card's picture; None for a card without it
     is_pruning: bool = False  # whether models of the repository that the run does not have are removed
     staying: Mapping[str, Metadata] = field(default_factory=dict)
@@ -113,8 +113,9 @@ class Staged(Publication):
 
     def changelog(self, missing: Difference) -> str:
         """Describe the renewed models that are in the commit, and why each was renewed."""
-        renewed = self.changes.keys() & {series_of(path) for path in missing.additions}
-        return "\n".join(change_line(self.changes[series]) for series in sorted(renewed))
+        lines = {series: line for each in self.replacements for series, line in each.lines.items()}
+        sent = {series_of(path) for path in missing.additions}
+        return "\n".join(line for series, line in sorted(lines.items()) if series in sent)
 
     def is_removed(self, path: str) -> bool:
         """Return whether a file belongs to a model that is removed."""
@@ -175,14 +176,14 @@ class Staged(Publication):
         if self.sample is not None:
             pictures.draw_sample(self.folder / FORECAST_PICTURE, record.profile_name, self.sample)
         listed_files = (*layout.list_files(self.folder), *self.staying_files)
-        is_of_many_runs = bool(self.staying or self.changes)
+        is_of_many_runs = bool(self.staying) or self.has_generations
         card = model_card(
             self.repo,
             record,
             models,
             {name: reason for name, reason in self.held_back.items() if name not in self.staying},
             is_of_many_runs=is_of_many_runs,
-            changes=self.changes.values(),
+            replacements=self.replacements,
             files=[file.path for file in listed_files],
         )
         write_text(self.folder / CARD_FILE, card)
@@ -299,14 +300,15 @@ def stage_run(
             got=f"none: {listed(reasons)}" if reasons else "a run without series",
             fix="Train further, or publish without param:only_skilled",
         )
-    renewals = {name: serving.renewal_of(name) for name in metadata}
+    described = [describe(run, metadata.keys()) for describe in annexes.hooks("replacements")]
     return Staged(
         folder=folder,
         repo=repo,
         record=record,
         metadata=metadata,
         held_back=held_back,
-        changes={name: decision for name, decision in renewals.items() if decision},
+        has_generations=any(serving.generation_of(name) != FIRST for name in metadata),
+        replacements=tuple(each for each in described if each),
         sample=_best_sample(serving, metadata.values()),
         is_pruning=is_pruning,
     )

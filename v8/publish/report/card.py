@@ -36,8 +36,7 @@ from v8.model.evaluation.significance import ALPHA
 from v8.profile.columns import is_covariate, neighbours
 from v8.profile.quantile_levels import interval_names
 from v8.profile.tasks import TASKS
-from v8.publish.report.verdict import change_table, verdict
-from v8.runs.nested_runs import Decision
+from v8.publish.report.verdict import verdict
 from v8.runs.run_folder import RUN_FILE, RunRecord
 
 if TYPE_CHECKING:
@@ -82,6 +81,14 @@ class _RunFacts:
     versions: Mapping[Word, Plain]
 
 
+@dataclass(frozen=True)
+class Replacements:
+    """Models that took the place of older ones, as the annex that replaced them describes them."""
+
+    table: Table
+    lines: Mapping[str, str]  # per series, for the description of a commit
+
+
 def model_card(
     repo: str,
     run: RunRecord,
@@ -89,7 +96,7 @@ def model_card(
     held_back: Mapping[str, str],
     *,
     is_of_many_runs: bool = False,
-    changes: Iterable[Decision] = (),
+    replacements: Iterable[Replacements] = (),
     files: Collection[str] = (),
 ) -> str:
     """Write the card of a run in Markdown with YAML front matter.
@@ -101,7 +108,7 @@ def model_card(
         metadata: The metadata of each published series, at least one.
         held_back: By series that is not published: the reason, a clause.
         is_of_many_runs: Whether the models come from more than one run.
-        changes: The decisions by which newer models took the place of older ones.
+        replacements: Newer models that took the place of older ones.
         files: Paths of the other files of the repository; the card shows `features.py`, `forecast.png` and
             `model.onnx` where they are among these.
 
@@ -130,7 +137,7 @@ def model_card(
         intervals=intervals,
         importance=_importance(results),
         sureness=_PARTS["sure" if intervals else "unsure"],
-        changes=_changes(changes),
+        changes=_changes(replacements),
         held_back=_held_back(held_back),
         picture=_PARTS["picture"] if FORECAST_PICTURE in files else "",
         loader=_loader(repo, by_series[rows[0].series], files),
@@ -178,10 +185,9 @@ def _significance(rows: Sequence[LeaderboardRow], *, is_tested: bool) -> str:
     return f"{test} Not tested, too few windows: {listed(without_test)}." if without_test else test
 
 
-def _changes(decisions: Iterable[Decision]) -> str:
+def _changes(replacements: Iterable[Replacements]) -> str:
     """Show the models that took the place of older ones; empty without any."""
-    table = change_table(decisions)
-    return str(_PARTS["changes"]).format(table=table.markdown()) if table.rows else ""
+    return "".join(str(_PARTS["changes"]).format(table=each.table.markdown()) for each in replacements)
 
 
 def _held_back(reasons: Mapping[str, str]) -> str:
@@ -416,13 +422,3 @@ def _machine(machine: MachineInfo) -> str:
 
 def _distinct(values: Iterable[str]) -> str:
     return ", ".join(sorted({shown(value) for value in values}))
-
-
-def change_line(decision: Decision) -> str:
-    """Write the line of a commit's description that says which model of a series was replaced, and why."""
-    new = moment(decision.challenger.trained_until)
-    old = moment(decision.champion.trained_until)
-    return (
-        f"{decision.series}: model up to {new} in place of {old}. "
-        f"Stale: {decision.stale}. Chosen: {decision.why}."
-    )

@@ -32,9 +32,9 @@ from v8.publish.report import page
 from v8.publish.report.markup import DEMO_WARNING, Html
 from v8.runs.events import Event, GettingReady, Note, PageWritten, RunSummary, SeriesOutcome
 from v8.runs.finished_series import FinishedSeries, read_finished
-from v8.runs.nested_runs import served_folder
 from v8.runs.observers import RunContext, RunObserver
 from v8.runs.run_folder import RunRecord, read_run
+from v8.runs.serving import served_folder
 
 REPORT_FILE = "report.html"
 TIMING_FILE = "timing.json"

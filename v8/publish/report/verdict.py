@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from v8.base.language import say, term
-from v8.base.wording import ABSENT, Table, count, moment, number, percent, spaced
+from v8.base.wording import percent, spaced
 from v8.model.baselines.baselines import NAIVE
 from v8.model.evaluation.fold_losses import TaskResult
 from v8.model.evaluation.leaderboard import LeaderboardRow, compared, different_best_baselines, median
@@ -27,7 +27,6 @@ from v8.model.evaluation.significance import (
 from v8.profile.tasks import TASKS
 from v8.publish.report.figures import is_of_most
 from v8.publish.report.markup import Html, element
-from v8.runs.nested_runs import Decision
 
 
 @dataclass(frozen=True)
@@ -148,46 +147,6 @@ def best_first(verdicts: Iterable[TaskVerdict]) -> list[str]:
     """Order verdicts by the error relative to naive's, the lowest first; what has none comes last."""
     ordered = sorted(verdicts, key=lambda task_verdict: task_verdict.naive.multiple or math.inf)
     return [str(task_verdict) for task_verdict in ordered]
-
-
-def change_table(decisions: Iterable[Decision], title: str = "") -> Table:
-    """Compare newly trained models with those that served, and with the best baseline, by relative error."""
-    rows = []
-    for decision in sorted(decisions, key=lambda decision: decision.series):
-        challenger = decision.challenger
-        champion = decision.champion
-        baselines = [f"{number(best.relative_mae)} {best.name}" for best in decision.baselines.values()]
-        new_errors = ", ".join(map(number, challenger.relative_mae.values()))
-        old_errors = ", ".join(map(number, champion.relative_mae.values()))
-        best_errors = ", ".join(baselines)
-        span = ABSENT
-        if decision.evaluated_until:
-            span = f"{moment(decision.evaluated_from)} to {moment(decision.evaluated_until)}"
-        rows.append(
-            [
-                decision.series,
-                moment(challenger.trained_until),
-                moment(champion.trained_until),
-                decision.stale,
-                new_errors or ABSENT,
-                old_errors or ABSENT,
-                best_errors or ABSENT,
-                count(decision.num_windows),
-                span,
-            ]
-        )
-    header = (
-        "series",
-        "newest candle",
-        "before",
-        "why",
-        "new",
-        "old",
-        "best baseline",
-        "windows",
-        "evaluated",
-    )
-    return Table(header, rows, title)
 
 
 def verdict_box(scope: str, *sentences: str) -> Html:

@@ -24,6 +24,7 @@ from v8.annexes.live.ledger.entries import score
 from v8.annexes.live.ledger.printing import RECORD_PRINTERS
 from v8.annexes.live.ledger.record import live_record
 from v8.annexes.live.ledger.watching import make_entry
+from v8.annexes.live.promotion.decisions import Promotions, read_promotions
 from v8.annexes.live.promotion.printing import print_decisions
 from v8.annexes.live.promotion.renewal import GenerationResult, decide_promotion, decision_record
 from v8.api.export import forecast_test_span
@@ -44,7 +45,6 @@ from v8.publish.report.card import model_card
 from v8.publish.report.pictures import draw_forecast
 from v8.runs.jobs import Job
 from v8.runs.local import InProcessEngine
-from v8.runs.nested_runs import Serving, read_serving
 from v8.runs.observers import RunObserver
 from v8.runs.run_folder import RunFolder, RunRecord, read_run
 
@@ -307,10 +307,10 @@ def test_a_contest_tells_how_sure_both_models_were(
     assert ruling.challenger_quantiles["ohlc"] == told and [*told.coverage] == ["90 %", "50 %"]
     # The windows of the contest are those of the test span an embargo behind validation, so most of them.
     assert told.coverage["90 %"] == pytest.approx(np.mean(evaluated["coverage"][0]), abs=0.1)
-    serving = Serving(made.run, {}, ())
+    serving = Promotions(made.run, {}, ())
     decision = decision_record(made.forecaster.series, serving, "2026-01-01", "asked", ruling)
-    Serving(tmp_path, {}, (decision,)).save()
-    assert read_serving(tmp_path).decisions == (decision,)
+    Promotions(tmp_path, {}, (decision,)).save()
+    assert read_promotions(tmp_path).decisions == (decision,)
     print_decisions(GenerationResult("2026-01-01", (decision,), ()))
     printed = capsys.readouterr().out
     assert "BTCUSDT-15m: the champion stays; of the challenger: " in printed

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from v8.annexes.live.promotion.decisions import change_table
 from v8.annexes.live.promotion.renewal import (
     STALENESS_RULES,
     GenerationResult,
@@ -21,7 +22,6 @@ from v8.cli.printing import print_all_lines, print_error, print_lines, print_rea
 from v8.data.market.series import Series
 from v8.data.market.sources.source import SOURCES
 from v8.publish.report.outputs import ReportWriter, RunOutputs
-from v8.publish.report.verdict import change_table
 from v8.runs.jobs import Engine
 from v8.runs.observers import ObserverGroup
 from v8.runs.run_folder import read_run

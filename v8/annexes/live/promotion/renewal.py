@@ -1,6 +1,6 @@
 """Renews the models of a run: trains a new generation of stale models, and lets the better one serve.
 
-A generation is a run folder of its own (`v8.runs.nested_runs`), planned and trained as any run. When it
+A generation is a run folder of its own (`v8.runs.serving`), planned and trained as any run. When it
 is done, each of its models, the challenger, is compared with the one that serves, the champion
 (`v8.annexes.live.promotion.champion_test`), on candles that neither was made from. Each decision is saved
 before the next series is looked at; until then the champion serves, whatever happens. A generation that an
@@ -35,6 +35,16 @@ from numpy.typing import NDArray
 from v8.annexes.live.ledger.database import Ledger
 from v8.annexes.live.ledger.record import live_losses
 from v8.annexes.live.promotion.champion_test import ChampionTest, compare_models
+from v8.annexes.live.promotion.decisions import (
+    Contender,
+    Decision,
+    Opponent,
+    Promotions,
+    QuantileQuality,
+    free_generation,
+    list_generations,
+    read_promotions,
+)
 from v8.base.errors import ArtifactError, listed, shown
 from v8.base.plugins import other_plugins
 from v8.base.starting import quiet_start
@@ -60,14 +70,13 @@ from v8.model.evaluation.verdict import references
 from v8.profile.formulas import DAY_S
 from v8.profile.profile import Profile, network_outputs, recorded_profile
 from v8.profile.quantile_levels import interval_names
-from v8.runs import nested_runs
 from v8.runs.events import Event, Note, RunSummary, SeriesOutcome, run_isolated
 from v8.runs.execution import run
 from v8.runs.jobs import Engine
-from v8.runs.nested_runs import Contender, Decision, QuantileQuality, Serving
 from v8.runs.observers import ObserverGroup, RunContext, RunObserver
 from v8.runs.plan import Plan, make_plan
 from v8.runs.run_folder import RUN_FILE, now_iso, read_run
+from v8.runs.serving import SERVING_FILE, artifact_folder, generation_folder
 
 STALENESS_RULES: Final = ("age", "decay", "always")  # values of `StalenessRule.when`, see above
 STARTS: Final = ("anew", "champion")  # what the training of a challenger begins from
@@ -129,7 +138,7 @@ def back_tested_losses(
 
 
 def assess_staleness(
-    series: Series, candles: Candles, serving: Serving, rule: StalenessRule, ledger: Ledger | None = None
+    series: Series, candles: Candles, serving: Promotions, rule: StalenessRule, ledger: Ledger | None = None
 ) -> Staleness:
     """Say whether the model that serves a series is stale.
 
@@ -154,7 +163,7 @@ def assess_staleness(
 
 
 def _assess_model(
-    series: Series, candles: Candles, serving: Serving, rule: StalenessRule, ledger: Ledger | None
+    series: Series, candles: Candles, serving: Promotions, rule: StalenessRule, ledger: Ledger | None
 ) -> Staleness:
     """Assess a model as `assess_staleness` does; `ArtifactError` if it cannot be used."""
     name = str(series)
@@ -181,7 +190,7 @@ def _assess_model(
     )
 
 
-def _last_challenged_s(metadata: Metadata, serving: Serving, name: str) -> int:
+def _last_challenged_s(metadata: Metadata, serving: Promotions, name: str) -> int:
     """Return the open time of a model's newest candle, or of the newest challenger that it has beaten."""
     newest_s = metadata.candles.last_open_s
     for decision in serving.decisions_about(name):
@@ -335,7 +344,7 @@ def _forecast_the_same(old: Forecaster, new: Forecaster) -> bool:
 
 
 def decision_record(
-    series: Series, serving: Serving, generation: str, stale: str, promotion: PromotionDecision
+    series: Series, serving: Promotions, generation: str, stale: str, promotion: PromotionDecision
 ) -> Decision:
     """Return the record of a decision for `serving.json`.
 
@@ -351,14 +360,14 @@ def decision_record(
     num_windows = 0
     champion_multiples: Mapping[str, float] = {}
     challenger_multiples: Mapping[str, float] = {}
-    baselines: dict[str, nested_runs.Opponent] = {}
+    baselines: dict[str, Opponent] = {}
     p_values: dict[str, float | None] = {}
     if champion_test:
         num_windows = champion_test.evaluation.num_windows
         champion_multiples = champion_test.champion_multiples
         challenger_multiples = champion_test.challenger_multiples
         for task, (baseline, multiple) in champion_test.best_baselines.items():
-            baselines[task] = nested_runs.Opponent(called(baseline), multiple)
+            baselines[task] = Opponent(called(baseline), multiple)
         p_values = {task: test.p_value for task, test in champion_test.tests.items()}
     serving_generation = serving.generation_of(name)
     return Decision(
@@ -387,10 +396,10 @@ def decision_record(
     )
 
 
-def _trained_until(serving: Serving, generation: str, name: str) -> str | None:
+def _trained_until(serving: Promotions, generation: str, name: str) -> str | None:
     """Return the open time of a model's newest candle; None if the model is damaged or was never made."""
     try:
-        folder = nested_runs.artifact_folder(serving.run, generation, name)
+        folder = artifact_folder(serving.run, generation, name)
         return read_metadata(folder, series=name).candles.last_open
     except ArtifactError:
         return None
@@ -527,13 +536,13 @@ class Renewal:
         Raises:
             ArtifactError: If one cannot be read, or was begun with another source.
         """
-        serving = nested_runs.read_serving(self.run)
-        for generation in nested_runs.list_generations(self.run):
-            folder = nested_runs.generation_folder(self.run, generation)
+        serving = read_promotions(self.run)
+        for generation in list_generations(self.run):
+            folder = generation_folder(self.run, generation)
             try:
                 record = read_run(folder)
             except ArtifactError as error:
-                fix = f"Restore it, or remove this generation, if {nested_runs.SERVING_FILE} does not name it"
+                fix = f"Restore it, or remove this generation, if {SERVING_FILE} does not name it"
                 raise ArtifactError(where=error.where, rule=error.rule, got=error.got, fix=fix) from error
             decided = {
                 decision.series
@@ -552,7 +561,7 @@ class Renewal:
 
     def check_staleness(self, series: Sequence[Series]) -> StalenessReport:
         """Find out which models are stale; a series whose candles cannot be read fails by itself."""
-        serving = nested_runs.read_serving(self.run)
+        serving = read_promotions(self.run)
         self._candles.prefetch(self._companions.with_neighbours(series), self.profile.newest_bars)
 
         def assess(one_series: Series) -> Staleness:
@@ -574,18 +583,18 @@ class Renewal:
         """Name the generation of some stale series, by the day of their newest candle."""
         newest_s = max(int(self._newest_candles(one_series).open_time_s[-1]) for one_series in series)
         day = datetime.fromtimestamp(newest_s, UTC).date().isoformat()
-        return nested_runs.free_generation(self.run, day)
+        return free_generation(self.run, day)
 
     def plan(self, generation: str, series: Sequence[Series]) -> Plan:
         """Plan the training of a generation; it gets ONNX files if a model that serves now has one."""
-        plan = make_plan(self.profile, series, nested_runs.generation_folder(self.run, generation))
-        serving = nested_runs.read_serving(self.run)
+        plan = make_plan(self.profile, series, generation_folder(self.run, generation))
+        serving = read_promotions(self.run)
         champions = {one_series: serving.place(str(one_series)).absolute() for one_series in series}
         has_onnx = any((folder / ONNX_FILE).exists() for folder in champions.values())
         plan = replace(plan, has_onnx=has_onnx and has_onnx_packages())
         if self.start != "champion":
-            return replace(plan, champions={})
-        return replace(plan, champions=champions)
+            return replace(plan, starts={})
+        return replace(plan, starts=champions)
 
     def renew(
         self, series: Sequence[Series], engine: Engine, observer: RunObserver
@@ -634,7 +643,7 @@ class Renewal:
 
     def decide(self, series: Series, generation: str, reason: str, promotion: PromotionDecision) -> Decision:
         """Save which model of a series serves from now on, and return the decision."""
-        serving = nested_runs.read_serving(self.run)
+        serving = read_promotions(self.run)
         decision = decision_record(series, serving, generation, reason, promotion)
         serving.with_decision(decision).save()
         return decision
@@ -648,9 +657,9 @@ class Renewal:
         """Decide which model of a series serves; the champion stays if the two cannot be compared."""
 
         def compare() -> PromotionDecision:
-            champion = nested_runs.read_serving(self.run).place(str(series))
-            challenger = nested_runs.artifact_folder(self.run, generation, str(series))
-            record = read_run(nested_runs.generation_folder(self.run, generation))
+            champion = read_promotions(self.run).place(str(series))
+            challenger = artifact_folder(self.run, generation, str(series))
+            record = read_run(generation_folder(self.run, generation))
             pin = record.series[str(series)].candles
             candles = self._newest_candles(series, pin.last_open_s if pin else None)
             with quiet_start():

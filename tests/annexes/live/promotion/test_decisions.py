@@ -9,21 +9,19 @@ from typing import Any
 
 import pytest
 
-from v8.base.errors import ArtifactError
-from v8.data.market.series import Series
-from v8.runs.nested_runs import (
-    FIRST,
+from v8.annexes.live.promotion.decisions import (
     MOST_DECISIONS,
     Contender,
     Decision,
     Opponent,
     free_generation,
-    generation_folder,
     list_generations,
-    read_serving,
-    served_folder,
+    read_promotions,
 )
+from v8.base.errors import ArtifactError
+from v8.data.market.series import Series
 from v8.runs.run_folder import RunFolder, RunRecord
+from v8.runs.serving import FIRST, generation_folder, read_serving, served_folder, stop_serving
 
 BTC, DAY = "BTCUSDT-15m", "2026-11-21"
 REPLACED = Decision(
@@ -53,7 +51,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def damage(run: Path, **changes: Any) -> None:
-    read_serving(run).with_decision(REPLACED).save()
+    read_promotions(run).with_decision(REPLACED).save()
     content = json.loads((run / "serving.json").read_text())
     (run / "serving.json").write_text(json.dumps(content | changes))
 
@@ -64,18 +62,18 @@ def test_a_run_without_a_pointer_serves_its_own_models(run: Path) -> None:
 
 
 def test_a_challenger_that_won_serves_and_one_that_lost_does_not(run: Path) -> None:
-    read_serving(run).with_decision(KEPT).save()
+    read_promotions(run).with_decision(KEPT).save()
     assert served_folder(run, BTC) == run / BTC
-    read_serving(run).with_decision(REPLACED).save()
+    read_promotions(run).with_decision(REPLACED).save()
     assert served_folder(run, BTC) == run / "generations" / DAY / BTC
     assert served_folder(run, "ETHUSDT-1h") == run / "ETHUSDT-1h"
-    serving = read_serving(run)
+    serving = read_promotions(run)
     assert serving.decisions == (KEPT, REPLACED)
     assert {one.challenger.generation for one in serving.decisions_about(BTC)} == {DAY}
 
 
 def test_the_newest_decisions_of_each_series_are_kept(run: Path) -> None:
-    serving = read_serving(run).with_decision(replace(KEPT, series="ETHUSDT-1h"))
+    serving = read_promotions(run).with_decision(replace(KEPT, series="ETHUSDT-1h"))
     for number in range(MOST_DECISIONS + 3):
         serving = serving.with_decision(replace(KEPT, num_windows=number))
     numbers = [one.num_windows for one in serving.decisions_about(BTC)]
@@ -104,7 +102,16 @@ def test_a_name_that_is_no_generation_is_refused_before_it_is_a_path(run: Path, 
 def test_a_damaged_pointer_is_one_clear_error(run: Path, changes: dict[str, Any], refused: str) -> None:
     damage(run, **changes)
     with pytest.raises(ArtifactError, match=refused):
-        served_folder(run, BTC)
+        read_promotions(run)
+
+
+def test_the_core_reads_what_serves_and_leaves_the_decisions_as_they_are(run: Path) -> None:
+    damage(run, decisions=[{"of": "another annex"}])
+    assert read_serving(run).generations == {BTC: DAY}
+    stop_serving(run, Series.parse(BTC))
+    assert served_folder(run, BTC) == run / BTC
+    content = json.loads((run / "serving.json").read_text())
+    assert content == {"format": 2, "serving": {}, "decisions": [{"of": "another annex"}]}
 
 
 def test_a_pointer_that_is_cut_off_or_a_link_is_refused(run: Path, tmp_path: Path) -> None:
