@@ -44,7 +44,7 @@ from v8.profile.profile import TABLES_PLACE, Profile, ProfileName, is_digest_of,
 RUN_FORMAT = 2  # version of the keys of `run.json`
 RUN_FILE = "run.json"
 _MOST_NEIGHBOURS = 10_000  # most entries of a folder that are searched for a similar name
-_RUNS = Path("runs")  # folder of all run folders, unless a command names another
+RUNS = Path("runs")  # folder of all run folders, unless a command names another
 _MOST_RUNS = 100  # most runs that are listed when a folder of runs is named instead of a run
 
 Status = Literal["pending", "running", "done", "failed"]
@@ -404,11 +404,11 @@ def folder_advice(path: Path, otherwise: str = "Check the path") -> str:
     suggestion = nearest(path.name, names)
     if suggestion:
         return f"Did you mean {path.parent / suggestion}"
-    if (_RUNS / name / RUN_FILE).is_file():
-        return f"Did you mean {_RUNS / name}"
+    if (RUNS / name / RUN_FILE).is_file():
+        return f"Did you mean {RUNS / name}"
     if name in profile_names():
         return (
-            f"That is a profile: train it with `{command('run', '--profile', name)}`, and name {_RUNS / name}"
+            f"That is a profile: train it with `{command('run', '--profile', name)}`, and name {RUNS / name}"
         )
     return otherwise
 

@@ -185,9 +185,18 @@ def test_a_folder_that_does_not_hold_the_series_is_refused(
 @pytest.mark.tf
 def test_a_name_that_is_no_folder_is_looked_for_on_the_hub(published: Any) -> None:
     with pytest.raises(
-        PullError, match=r"runs/aligned: must be a repository .*the path if a folder was meant"
+        PullError, match=r"you/aligned: must be a repository .*the path if a folder was meant"
     ):
-        v8.load("runs/aligned", SERIES)
+        v8.load("you/aligned", SERIES)
+
+
+def test_a_run_that_is_not_there_is_not_looked_for_on_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ArtifactError) as caught:
+        v8.load("runs/nothing", SERIES)
+    assert (caught.value.where, caught.value.got) == ("runs/nothing", "no such folder")
 
 
 @pytest.mark.process

@@ -20,7 +20,7 @@ from v8.forecaster.metadata import METADATA_FILE, read_metadata
 from v8.forecaster.pooled import PooledForecaster
 from v8.forecaster.shared_models import SharedModels
 from v8.publish.report.card import MODELS_FOLDER
-from v8.runs.run_folder import RUN_FILE, folder_advice, read_run
+from v8.runs.run_folder import RUN_FILE, RUNS, folder_advice, read_run
 from v8.runs.serving import served_folder
 
 if TYPE_CHECKING:
@@ -262,7 +262,7 @@ def open_place(
             got=f"the revision {revision!r} of a folder",
             fix="Leave it out, or write the repository as user/name from where no such folder exists",
         )
-    if not isinstance(source, str) or not is_repository(source) or _is_misspelt_run(Path(source)):
+    if not isinstance(source, str) or not is_repository(source) or _is_missing_run(Path(source)):
         raise ArtifactError(
             where=str(source),
             rule="a model is in a run folder, in the folder of one series, or in user/name on the Hub",
@@ -274,12 +274,19 @@ def open_place(
 
 def _advice(path: Path) -> str:
     """Say what a path that is no folder is probably meant to be: `user/name` may be a repository."""
+    if path.parent == RUNS:
+        return folder_advice(path, f"Train one with `{command('run')}`")
     if is_repository(str(path)) and not path.parent.exists():
         return f"If it is a repository on the Hub, write param:repo {path}"
     return folder_advice(path)
 
 
-def _is_misspelt_run(path: Path) -> bool:
-    """Return whether a name, which may be a repository's, is nearly that of a run folder next to it."""
+def _is_missing_run(path: Path) -> bool:
+    """Return whether a name, which may be a repository's, is that of a run which is not there.
+
+    It is where its folder is the one that v8 makes runs in, or if a run next to it has nearly its name.
+    """
+    if path.parent == RUNS:
+        return True
     meant = folder_advice(path, "").removeprefix("Did you mean ")
     return path.parent.is_dir() and bool(meant) and (Path(meant) / RUN_FILE).is_file()
