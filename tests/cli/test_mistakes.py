@@ -42,6 +42,12 @@ MISTAKES = [
     ("run --series BTCUSDT-1h ETHUSDT-1h", "got 'ETHUSDT-1h'. Write --series ETHUSDT-1h."),
     ("run --series", "run, --series: needs a value; got none. Write --series BTCUSDT-15m, or leave it out."),
     ("run -series BTCUSDT-1h", "got -series. Write --series, with two dashes; `{v8} run --help` lists them."),
+    (
+        "run --csv my.csv",
+        "got --csv. Candles of your own are a folder: --source files --data-dir DIR; "
+        "`{v8} run --help` lists them.",
+    ),
+    ("predict --csv runs/tiny", "got --csv. Write --format csv; `{v8} predict --help` lists them."),
     ("data BTCUSDT-15m", "Write --series BTCUSDT-15m."),
     # Profiles.
     ("run profile=aligned", "Write --profile aligned."),

@@ -15,7 +15,14 @@ from typing import Any
 
 import pytest
 
-from v8.cli.printing import MAX_BARS, RunDisplay, print_leaderboard, print_lines, print_without_onnx
+from v8.cli.printing import (
+    MAX_BARS,
+    RunDisplay,
+    print_leaderboard,
+    print_lines,
+    print_summary,
+    print_without_onnx,
+)
 from v8.data.market.series import Series
 from v8.model.evaluation.leaderboard import LeaderboardRow
 from v8.model.evaluation.significance import BaselineComparison
@@ -27,6 +34,7 @@ from v8.runs.events import (
     GettingReady,
     Note,
     PageWritten,
+    RunSummary,
     SeriesOutcome,
     SeriesStarted,
     StageStarted,
@@ -295,6 +303,18 @@ def test_the_board_stands_beside_naive_and_the_best_baseline(capsys: pytest.Capt
         "Bollinger bands: 30.0 % lower error than the naive forecast (significant for 2 of 2 series), "
         "40.0 % higher than the best baseline (significant for 2 of 2 series)."
     )
+
+
+def test_where_all_series_of_a_call_failed_the_board_of_others_is_not_printed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = [board_row("AUSDT-1h", ohlc=score(0.9, 0.01, 0.02))]
+    failed = SeriesOutcome(Series("CUSDT", "1h"), reason="too few candles")
+    print_summary(RunSummary(0, 0, (failed,)), Path("runs/some"), rows)
+    output = capsys.readouterr().out
+    assert "Leaderboard" not in output and "not part of this call: AUSDT-1h." in output
+    print_summary(RunSummary(0, 1, (failed,)), Path("runs/some"), rows)
+    assert "Leaderboard" in capsys.readouterr().out
 
 
 def test_a_board_of_spans_too_short_to_test_says_so(capsys: pytest.CaptureFixture[str]) -> None:

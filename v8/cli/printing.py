@@ -249,8 +249,16 @@ def print_profiles() -> None:
 
 
 def print_summary(summary: events.RunSummary, run: Path, rows: Sequence[LeaderboardRow]) -> None:
-    """Print leaderboard, failures, and where everything lies."""
-    print_leaderboard(rows, run)
+    """Print leaderboard, failures, and where everything lies.
+
+    Where every series of this call failed, the leaderboard would be about others; they are only named.
+    """
+    is_nothing_finished = summary.num_trained + summary.num_finished_before == 0
+    if is_nothing_finished and rows:
+        others = listed([row.series for row in rows])
+        print_lines(f"Finished in this run folder, but not part of this call: {others}.")
+    else:
+        print_leaderboard(rows, run)
     if summary.failures:
         title = f"{len(summary.failures)} series failed"
         if any((run / str(failure.series) / ERROR_FILE).exists() for failure in summary.failures):

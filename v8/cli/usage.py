@@ -61,11 +61,14 @@ _SAME_OPTIONS: Final = {
     "threads": "workers",
     "processes": "workers",
     "force": "overwrite",
-    "path": "data-dir",
-    "folder": "data-dir",
-    "csv": "data-dir",
 }
 """What users call options that v8 has under another name."""
+
+_FORMATS: Final = ("csv", "json", "parquet")
+"""Formats that users write as options: of a table that is printed, or of candles that are read."""
+
+_CANDLE_FILES: Final = (*_FORMATS, "file", "files", "path", "folder", "dir")
+"""What users call candles of their own."""
 
 _OTHER_KEYS: Final = {"lr": "learning_rate", "steps": "horizon_bars", "window": "lookback_bars"}
 """What users call keys of a profile."""
@@ -130,8 +133,9 @@ def _meant_option(name: str, context: Any, place: str) -> str | None:
         return f"Write the command first, such as `{place} {owner} {name} ...`" if owner else None
     if not name.startswith("--") and f"--{plain}" in own:
         return f"Write --{plain}, with two dashes"
-    if plain in _OTHER_OPTIONS:
-        return _capitalized(_OTHER_OPTIONS[plain])
+    other_form = _other_form(plain, context)
+    if other_form:
+        return other_form
     same = _SAME_OPTIONS.get(plain)
     if same and f"--{same}" in own:
         return f"Did you mean --{same}"
@@ -141,6 +145,20 @@ def _meant_option(name: str, context: Any, place: str) -> str | None:
         return f"{key} is a key of profiles: write it into a copy of the profile's file, and name that file"
     suggestion = nearest(f"--{plain}", own)
     return f"Did you mean {suggestion}" if suggestion else None
+
+
+def _other_form(plain: str, context: Any) -> str | None:
+    """Say how an option is written that v8 has in another form; None for other options."""
+    own = _options(context)
+    if plain in _OTHER_OPTIONS:
+        return _capitalized(_OTHER_OPTIONS[plain])
+    if plain in _FORMATS and "--format" in own:
+        choices = [str(each.metavar) for each in context.command.params if "--format" in each.opts]
+        if plain in "|".join(choices).split("|"):
+            return f"Write --format {plain}"
+    if plain in _CANDLE_FILES and "--data-dir" in own:
+        return "Candles of your own are a folder: --source files --data-dir DIR"
+    return None
 
 
 def _key_of_profile(plain: str) -> str | None:

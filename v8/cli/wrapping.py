@@ -14,7 +14,7 @@ from v8.base.invocation import command
 
 _LEAST_WIDTH: Final = 20  # columns; a terminal that claims fewer does not know its width
 _QUOTED: Final = r"`[^`]*`\S*"  # a command within a sentence
-_PASTED: Final = r"(?:(?<=: )|(?<=example ))%s .*$"  # a command up to the end of the line
+_PASTED: Final = r"(?:(?<=: )|(?<=example ))%s (?:(?!: ).)*$"  # a command up to the end of the line
 
 
 def for_stream(text: str, stream: TextIO) -> str:
@@ -33,6 +33,8 @@ def wrapped(text: str, width: int) -> str:
     'a lower error than\nnaive'
     >>> wrapped("Forecast it: python -m v8 predict runs/frontier --source demo", 24)
     'Forecast it:\npython -m v8 predict runs/frontier --source demo'
+    >>> wrapped("error: python -m v8 run: takes options only; got also 'x'", 30)  # no command to paste
+    "error: python -m v8 run: takes\noptions only; got also 'x'"
     """
     if cell_len(text) <= width:
         return text
