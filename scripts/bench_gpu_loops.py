@@ -25,10 +25,11 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
+from v8.base.child import ChildCall, run_in_children
 from v8.model.networks.steps_per_trip import STEPS_PER_TRIP, STEPS_VARIABLE
 from v8.profile.profile import Profile, load_profile
 from v8.runs.machine.choices import FORMATS, GPU_LOOPS, SINGLE_THREADED
-from v8.runs.machine.processes import MeasurementRequest, run_processes
+from v8.runs.measuring import MeasurementRequest, measure
 
 BACKENDS = ("tensorflow", "jax")
 LIMIT_S = 200.0
@@ -68,11 +69,9 @@ def measured(profile: Profile, backend: str, loops: Any, options: argparse.Names
         "seconds": options.seconds,
         "num_models": options.models,
     }
-    order = MeasurementRequest(
-        profile=profile, measurements=[measurement, measurement], environment=variables
-    )
-    (answer,) = run_processes([order], limit_s=options.limit_s)
-    speeds = [line["windows_per_s"] for line in answer.measured]
+    request = MeasurementRequest(profile, [measurement, measurement])
+    (answer,) = run_in_children([ChildCall(measure, request, variables)], limit_s=options.limit_s)
+    speeds = [line["windows_per_s"] for line in answer.values]
     failure = answer.refusal or (answer.errors.strip().splitlines() or [f"exit code {answer.exit_code}"])[-1]
     return {
         "backend": backend,
@@ -81,8 +80,8 @@ def measured(profile: Profile, backend: str, loops: Any, options: argparse.Names
         "first_windows_per_s": speeds[0] if speeds else 0.0,
         # What does not work twice in a row does not work.
         "windows_per_s": max(speeds) if len(speeds) == 2 else 0.0,
-        "compile_s": answer.measured[0]["compile_s"] if speeds else None,
-        "device": answer.measured[0]["device"] if speeds else None,
+        "compile_s": answer.values[0]["compile_s"] if speeds else None,
+        "device": answer.values[0]["device"] if speeds else None,
         "failure": None if len(speeds) == 2 else failure[:300],
     }
 

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 import yaml
 
+from v8.base.child import ChildCall, run_in_children
 from v8.profile.profile import Profile
 from v8.runs.machine.doctor import Findings, ask_driver, failure_of, report_of
-from v8.runs.machine.processes import MeasurementRequest, run_processes
+from v8.runs.measuring import MeasurementRequest, measure
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -179,8 +180,8 @@ def test_sixteen_bits_that_gain_nothing_are_not_recommended(make_profile: Callab
 @pytest.mark.process
 def test_a_measuring_process_that_dies_leaves_its_last_words(make_profile: Callable[..., Profile]) -> None:
     wanted = [{"measure": "matmul", "seconds": 0.01, "size": 8}, {"measure": "stock", "precision": "float8"}]
-    (answer,) = run_processes([MeasurementRequest(profile=make_profile(), measurements=wanted)])
-    assert [line["size"] for line in answer.measured] == [8]
+    (answer,) = run_in_children([ChildCall(measure, MeasurementRequest(make_profile(), wanted))])
+    assert [line["size"] for line in answer.values] == [8]
     failure = failure_of(answer, wanted)
     assert failure is not None
     assert failure.startswith("not measured: stock float8; exit code 1, last words: ")

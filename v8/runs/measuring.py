@@ -1,44 +1,47 @@
-"""The process that measures; `v8.runs.machine.processes` starts it and sends it a request.
+"""What processes measure that do nothing else (`v8.base.child`): the speeds of `v8.model.training.probe`.
 
-    echo '{"profile": {...}, "measurements": [{"measure": "matmul", "seconds": 2}]}' \
-        | python -m v8.runs.measuring
-
-Speeds are those of `v8.model.training.probe`. `v8.annexes.comparison.measuring` measures whole runs.
+request = MeasurementRequest(profile, [{"measure": "matmul", "seconds": 2}])
+(result,) = run_in_children([ChildCall(measure, request)])
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
+from v8.base.child import report_ready
 from v8.base.hardware import has_gpu
 from v8.base.invocation import collected_later
 from v8.base.starting import light_start
-from v8.runs.machine.processes import MeasurementRequest, handle_request
+from v8.profile.profile import Profile
 
-with light_start():  # they start TensorFlow
-    from v8.model.training.probe import describe_backend, format_speeds, matmul_speed, step_speed
-
-
-MEASURES: Final[Mapping[str, Callable[..., Any]]] = {
-    "backend": lambda profile: describe_backend(),
-    "matmul": lambda profile, **options: matmul_speed(**options),
-    "stock": partial(step_speed, "stock"),
-    "ours": partial(step_speed, "ours"),
-    "formats": format_speeds,
-}
-"""The measurements by name; each takes the profile and its options."""
+Measurement: TypeAlias = dict[str, Any]
+"""One measurement to take: its name as "measure", one of those in `measure`, and its options."""
 
 
-def measure(
-    request: MeasurementRequest, measures: Mapping[str, Callable[..., Any]] = MEASURES
-) -> Iterator[Any]:
-    """Take the measurements of a request one after another; `measures` are those that there are, by name."""
-    for measurement in request.measurements:
-        options = {name: value for name, value in measurement.items() if name != "measure"}
-        yield measures[measurement["measure"]](profile=request.profile, **options)
+@dataclass(frozen=True)
+class MeasurementRequest:
+    """Measurements of one profile."""
+
+    profile: Profile  # whose network is measured
+    measurements: Sequence[Measurement]  # what to measure, in this order
 
 
-if __name__ == "__main__":
-    has_gpu()  # looking for GPUs counts as part of the start of the process
+def measure(request: MeasurementRequest) -> Iterator[Any]:
+    """Take the measurements of a request one after another; yields plain values."""
     with collected_later():  # compiling leaves little garbage
-        handle_request(MeasurementRequest, measure)
+        with light_start():
+            # Not at the top: who asks for measurements does not start TensorFlow.
+            from v8.model.training import probe  # noqa: PLC0415
+        has_gpu()  # looking for GPUs counts as part of the start of the process
+        report_ready()
+        for measurement in request.measurements:
+            options = {name: value for name, value in measurement.items() if name != "measure"}
+            kind = measurement["measure"]
+            if kind == "backend":
+                yield probe.describe_backend()
+            elif kind == "matmul":
+                yield probe.matmul_speed(**options)
+            elif kind == "formats":
+                yield probe.format_speeds(profile=request.profile, **options)
+            else:  # a training step, by layers: "ours" or "stock"
+                yield probe.step_speed(kind, profile=request.profile, **options)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from v8.base.child import ChildResult
 from v8.model.networks.cost import training_flop_per_window
 from v8.model.networks.loops import Loops
 from v8.model.networks.steps_per_trip import STEPS_VARIABLE
@@ -23,7 +24,6 @@ from v8.runs.machine.choices import (
     choose_loops,
     compiled_loops,
 )
-from v8.runs.machine.processes import ProcessResult
 
 MakeProfile = Callable[..., Profile]
 
@@ -120,14 +120,14 @@ def test_each_set_of_flags_is_measured_in_a_process_of_its_own(
 ) -> None:
     measured: list[Any] = []
 
-    def run_processes(requests: Any, **options: Any) -> list[Any]:
-        measured.extend(requests)
-        return [ProcessResult(({"float32": rate},), None, 0.0, 0, "") for rate in SPEEDS]
+    def run_in_children(calls: Any, **options: Any) -> list[Any]:
+        measured.extend(calls)
+        return [ChildResult(({"float32": rate},), None, 0.0, 0, "") for rate in SPEEDS]
 
-    monkeypatch.setattr(choices, "run_processes", run_processes)
+    monkeypatch.setattr(choices, "run_in_children", run_in_children)
     assert settled(make_profile()) == FLAGS["whole"]
-    assert [request.environment["XLA_FLAGS"] for request in measured] == list(FLAGS.values())
-    assert all(request.measurements == measured[0].measurements for request in measured)
+    assert [call.environment["XLA_FLAGS"] for call in measured] == list(FLAGS.values())
+    assert all(call.options == measured[0].options for call in measured)
 
 
 def gpu_speeds(monkeypatch: pytest.MonkeyPatch, **speeds: float) -> list[dict[str, str]]:
@@ -135,15 +135,15 @@ def gpu_speeds(monkeypatch: pytest.MonkeyPatch, **speeds: float) -> list[dict[st
     environments = list[dict[str, str]]()
     by_variables = {json.dumps(GPU_LOOPS[loops]): speed for loops, speed in speeds.items()}
 
-    def run_processes(requests: Any, **options: Any) -> list[Any]:
-        (request,) = requests
-        environments.append(request.environment)
-        speed = by_variables.get(json.dumps(request.environment))
+    def run_in_children(calls: Any, **options: Any) -> list[Any]:
+        (call,) = calls
+        environments.append(call.environment)
+        speed = by_variables.get(json.dumps(call.environment))
         if speed is None:  # the process crashed
-            return [ProcessResult((), None, 0.0, -6, "")]
-        return [ProcessResult(({"float32": speed},), None, 0.0, 0, "")]
+            return [ChildResult((), None, 0.0, -6, "")]
+        return [ChildResult(({"float32": speed},), None, 0.0, 0, "")]
 
-    monkeypatch.setattr(choices, "run_processes", run_processes)
+    monkeypatch.setattr(choices, "run_in_children", run_in_children)
     monkeypatch.delenv("XLA_FLAGS")
     return environments
 

@@ -95,6 +95,7 @@ def compare_profiles(
         )
         return
     from v8.annexes.comparison.measurement import compare
+    from v8.annexes.comparison.measuring import TrainingOptions
     from v8.annexes.comparison.page import require_same_comparison
     from v8.annexes.comparison.results import Comparison
     from v8.cli.printing import print_lines
@@ -114,12 +115,12 @@ def compare_profiles(
     )
     if not overwrite:
         require_same_comparison(out, planned)
-    training = {
-        "source": source,
-        "data_dir": data_dir,
-        "device": device,
-        "fleet_size": placement.fleet_size if fleet_size != "auto" else None,
-    }
+    training = TrainingOptions(
+        source=source,
+        data_dir=data_dir,
+        device=device,
+        fleet_size=placement.fleet_size if fleet_size != "auto" else None,
+    )
     measured = compare(planned, loaded, source=candles, out=out, training=training, notify=print_lines)
     _write_and_print(measured, out)
 

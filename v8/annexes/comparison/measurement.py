@@ -7,27 +7,28 @@ profile that fails is reported, and the others continue.
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
+from v8.annexes.comparison.measuring import (
+    TrainingOptions,
+    TrainingRequest,
+    measure_training,
+    measurement_of,
+)
 from v8.annexes.comparison.naming import formulas_of
 from v8.annexes.comparison.results import Comparison
+from v8.base.child import ChildCall, ChildResult, run_in_children
 from v8.base.errors import ArtifactError, ProfileError, listed
 from v8.base.wording import duration
 from v8.data.market.candles import CandlePin, pin_of
 from v8.data.market.companions import Companions
 from v8.data.market.series import Series
 from v8.data.market.sources.source import CandleSource
-from v8.forecaster.metadata import HISTORY_FILE, Metadata, read_metadata
-from v8.model.networks.cost import training_flop_per_window
 from v8.profile.profile import Profile, recorded_profile
-from v8.runs.machine.processes import Measurement, MeasurementRequest, ProcessResult, run_processes
 from v8.runs.run_folder import RunFolder, RunRecord, locate_run, read_run
-from v8.runs.serving import served_folder
 
 
 def compare(
@@ -36,7 +37,7 @@ def compare(
     *,
     source: CandleSource,
     out: Path,
-    training: Measurement,
+    training: TrainingOptions,
     notify: Callable[[str], None],
 ) -> Comparison:
     """Run every profile in every repeat, and compare the runs.
@@ -46,7 +47,7 @@ def compare(
         profiles: The profiles without its budget, in the order of the tables.
         source: The source of candles.
         out: Folder of the comparison; `runs` in it keeps every run folder.
-        training: Options of `v8.annexes.comparison.measuring.measure_training`, without `run`.
+        training: Where the profiles are trained, and on what.
         notify: Gets a line about each step.
 
     Raises:
@@ -74,8 +75,9 @@ def compare(
             with RunFolder(run, record) as folder:
                 for series, pin in pins[name].items():
                     folder.pin(series, pin)
-            answer = _measure(budgeted[name], run, training, notify)
-            for measured in answer.measured:
+            call = ChildCall(measure_training, TrainingRequest(budgeted[name], run, training))
+            (answer,) = run_in_children([call], on_message=lambda text: notify(f"  {text}"))
+            for measured in answer.values:
                 if measured:
                     of_process = {
                         "repeat": repeat,
@@ -88,18 +90,6 @@ def compare(
                 failures[name] = reason
                 notify(f"{name}: failed: {reason}")
     return replace(planned, download_s=download_s, measurements=tuple(measurements), failures=failures)
-
-
-def _measure(
-    profile: Profile, run: Path, training: Measurement, notify: Callable[[str], None]
-) -> ProcessResult:
-    """Measure the training of a profile in a process of its own."""
-    measurement = {"measure": "training", **training, "run": str(run)}
-    order = MeasurementRequest(profile=profile, measurements=[measurement])
-    (answer,) = run_processes(
-        [order], program="v8.annexes.comparison.measuring", on_message=lambda text: notify(f"  {text}")
-    )
-    return answer
 
 
 def profile_order(profiles: Sequence[Profile], repeat: int) -> list[Profile]:
@@ -169,64 +159,6 @@ def _have_same_candles(records: Sequence[RunRecord], names: Sequence[str]) -> bo
     return True
 
 
-def measurement_of(run: Path, series: Iterable[str]) -> dict[str, Any]:
-    """Read costs and errors of finished series, at least one, from a run folder, as JSON values.
-
-    The folder holds neither `import_s`, the seconds from the start of the process until it could train, nor
-    the matmul rate of that process right after training.
-    """
-    profile = recorded_profile(read_run(run).profile, where=f"profile of {run}")
-    folders = [served_folder(run, name) for name in series]
-    all_metadata = [read_metadata(folder) for folder in folders]
-    models = [_model(folder, metadata) for folder, metadata in zip(folders, all_metadata, strict=True)]
-    first = all_metadata[0]
-    trainings = [metadata.training for metadata in all_metadata]
-    return {
-        "profile": profile.name,
-        "repeat": 1,
-        "import_s": None,
-        "models": models,
-        "horizon_bars": first.horizon_bars,
-        "num_parameters": first.num_parameters,
-        "flop_per_window": training_flop_per_window(profile),
-        "own_epochs": profile.training.epochs,  # most epochs of the profile, without the comparison's budget
-        "precision": first.training.precision,
-        "device": first.training.device,
-        "fleet_size": max(training.fleet_size or 1 for training in trainings),  # models of one program
-        "peak_process_bytes": max(training.peak_process_bytes or 0 for training in trainings) or None,
-        "peak_device_bytes": max(training.peak_memory_bytes or 0 for training in trainings),
-        "matmul_gflop_per_s": None,
-    }
-
-
-def _model(folder: Path, metadata: Metadata) -> dict[str, Any]:
-    """Return the measurements of one model; times and speeds of a model in a fleet are its share."""
-    evaluation = metadata.evaluation
-    training = metadata.training
-    epochs_s = pd.read_csv(folder / HISTORY_FILE)["seconds"]
-    fleet_epoch_s = float(epochs_s.median()) if len(epochs_s) else 0.0  # a formula has no epochs
-    relative_mae = {}
-    relative_mae_to_best = {}
-    best_baseline = {}
-    for task in evaluation.tasks:
-        best = metadata.verdicts[task].best
-        relative_mae[task] = evaluation.relative_error(task)
-        relative_mae_to_best[task] = best.relative_mae
-        best_baseline[task] = best.name
-    return {
-        "series": metadata.series,
-        "seconds": {**metadata.seconds},
-        "epoch_s": round(fleet_epoch_s / (training.fleet_size or 1), 6),
-        "windows_per_s": training.windows_per_s,
-        "epochs_run": training.epochs_run,
-        "best_epoch": training.best_epoch,
-        "relative_mae": relative_mae,
-        "relative_mae_to_best": relative_mae_to_best,
-        "best_baseline": best_baseline,  # of this run, by task: each run chooses it on its validation span
-        "num_windows": evaluation.num_windows,  # of the test span, which errors are means over
-    }
-
-
 def _check_names(names: Sequence[str], baseline: str) -> None:
     for name in names:
         if names.count(name) > 1:
@@ -268,11 +200,11 @@ def _read_candles(
     return pins, download_s
 
 
-def _failure_reason(answer: ProcessResult, run: Path) -> str | None:
+def _failure_reason(answer: ChildResult, run: Path) -> str | None:
     """Return why a process measured nothing, or why series of its run failed; None if nothing failed."""
     if answer.refusal:
         return answer.refusal
-    if answer.measured:
+    if answer.values:
         return "; ".join(read_run(run).reasons.values()) or None
     last_output = " ".join(answer.errors.split())[-600:]
     return f"its process ended with exit code {answer.exit_code}; last words: {last_output or 'none'}"

@@ -1,7 +1,7 @@
 """Speed of this machine: of matrix products, of training steps of plain Keras, and of ours.
 
 The number of threads is fixed once the backend has started, so thread settings are compared in processes of
-their own (`v8.runs.machine.processes`), whose environment is set before. Speeds are medians over short
+their own (`v8.base.child`), whose environment is set before. Speeds are medians over short
 stretches of work, because other programs disturb a median less than a mean.
 
 Shape legend: B batch, M model, T lookback, F features, H horizon, C columns of a task.

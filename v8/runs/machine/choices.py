@@ -41,6 +41,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 import numpy as np
 from pydantic import Field
 
+from v8.base.child import ChildCall, MessageHandler, run_in_children
 from v8.base.errors import with_parameters
 from v8.base.hardware import available_bytes as free_bytes
 from v8.base.hardware import identity
@@ -51,7 +52,8 @@ from v8.model.networks.cost import training_flop_per_window
 from v8.model.networks.loops import Loops
 from v8.model.networks.steps_per_trip import STEPS_VARIABLE
 from v8.profile.profile import Profile
-from v8.runs.machine.processes import Measurement, MeasurementRequest, MessageHandler, run_processes
+from v8.runs import measuring
+from v8.runs.measuring import Measurement, MeasurementRequest
 
 AUTO: Final = "auto"
 SINGLE_THREADED: Final = {
@@ -390,13 +392,10 @@ def _time_steps(
         For each environment, windows/s by format; empty where the process failed.
     """
     measurement: Measurement = {"measure": "formats", "formats": formats, **options}
-    requests = [
-        MeasurementRequest(profile=profile, measurements=[measurement], environment=environment)
-        for environment in environments
-    ]
-    read_speeds = adapter(dict[str, float]).validate_python
-    results = run_processes(requests, limit_s=LIMIT_S)
-    return [read_speeds(result.measured[0]) if result.measured else {} for result in results]
+    request = MeasurementRequest(profile, [measurement])
+    calls = [ChildCall(measuring.measure, request, environment) for environment in environments]
+    results = run_in_children(calls, limit_s=LIMIT_S)
+    return [result.values[0] if result.values else {} for result in results]
 
 
 def cached_measurement(kind: Any, name: str, key: Mapping[str, Any], measure: Callable[[], Result]) -> Result:

@@ -1,6 +1,6 @@
 """`v8 doctor`: what it measures on this machine, and what it concludes: a verdict and the flags to choose.
 
-Speeds are measured in processes of their own (`v8.runs.machine.processes`) with the threads that training
+Speeds are measured in processes of their own (`v8.base.child`) with the threads that training
 would use, so this process never starts TensorFlow, and a crash in another becomes a note. The verdict rests
 on where results lie and how long they take, never on memory used.
 """
@@ -13,11 +13,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from v8.base.child import ChildCall, ChildResult, run_in_children
 from v8.base.hardware import describe_machine, load
 from v8.model.networks.cost import ceiling_pct, training_flop_per_window
 from v8.profile.profile import Profile
 from v8.runs.machine.choices import FORMATS, fastest_format
-from v8.runs.machine.processes import Measurement, MeasurementRequest, ProcessResult, run_processes
+from v8.runs.measuring import Measurement, MeasurementRequest, measure
 
 PROBE_LIMIT_S = 900  # a measuring process that takes longer hangs, in seconds
 SMI_LIMIT_S = 20  # of nvidia-smi, which hangs when the driver does, in seconds
@@ -152,12 +153,12 @@ def ask_driver() -> dict[str, Any]:
     return {"is_found": False, "why": why, "gpus": []}
 
 
-def failure_of(result: ProcessResult, measurements: Sequence[Measurement]) -> str | None:
+def failure_of(result: ChildResult, measurements: Sequence[Measurement]) -> str | None:
     """Return what a process did not measure, and why; None if it measured everything."""
     if result.refusal or result.exit_code == 0:
         return result.refusal
     errors = result.errors.strip().splitlines() or ["nothing"]
-    missing = measurements[len(result.measured) :]
+    missing = measurements[len(result.values) :]
     unmeasured = ", ".join(_title(measurement) for measurement in missing)
     return f"not measured: {unmeasured}; exit code {result.exit_code}, last words: {errors[-1]}"
 
@@ -179,7 +180,7 @@ def _examine_cpu(findings: Findings, profile: Profile, seconds: float) -> None:
     measurements[-1] += _formats("stock", seconds * SHORT_SHARE, is_short=True)
     title = f"our layers, {num_probed} single-threaded processes together; then 16-bit formats in short"
     for result in _measure(findings, profile, title, measurements, ONE_THREAD):
-        findings.workers += [line for line in result.measured if not line.get("is_short", True)]
+        findings.workers += [line for line in result.values if not line.get("is_short", True)]
     if num_probed < findings.num_workers:
         findings.notes.append(
             f"measured {num_probed} of {findings.num_workers} workers, extrapolated the rest"
@@ -202,7 +203,7 @@ def _measure(
     title: str,
     measurements: Sequence[list[Measurement]],
     threads: str = ALL_THREADS,
-) -> list[ProcessResult]:
+) -> list[ChildResult]:
     """Measure in several processes at the same time, and add what they return to the findings.
 
     Args:
@@ -214,10 +215,10 @@ def _measure(
     """
     sys.stderr.write(f"measuring {title}\n")
     sys.stderr.flush()
-    requests = [MeasurementRequest(profile=profile, measurements=own) for own in measurements]
-    results = run_processes(requests, limit_s=PROBE_LIMIT_S)
+    calls = [ChildCall(measure, MeasurementRequest(profile, own)) for own in measurements]
+    results = run_in_children(calls, limit_s=PROBE_LIMIT_S)
     for result, own in zip(results, measurements, strict=True):
-        for line in result.measured:
+        for line in result.values:
             if "size" in line:
                 findings.matmul.setdefault(threads, line)
             elif "path" not in line:

@@ -1,0 +1,146 @@
+"""Functions in processes of their own: values one by one, messages, errors of ours, and an end in time."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import v8
+from v8.annexes.comparison.measuring import TrainingOptions, TrainingRequest, measure_training
+from v8.base.child import ChildCall, run_in_child, run_in_children, send_message
+from v8.base.errors import ProfileError, StorageError, V8Error
+from v8.data.market.series import Series
+from v8.profile.profile import Profile
+from v8.runs.measuring import Measurement, MeasurementRequest, measure
+
+BACKEND: Measurement = {"measure": "backend"}
+MATMUL: Measurement = {"measure": "matmul", "seconds": 0.01, "size": 8}
+
+
+@pytest.fixture(scope="module")
+def request_of_two(make_profile: Callable[..., Profile]) -> MeasurementRequest:
+    return MeasurementRequest(make_profile(), [BACKEND, MATMUL])
+
+
+@pytest.fixture(autouse=True)
+def found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a child find this module, of which it gets functions."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+
+
+def add(numbers: tuple[int, int]) -> int:
+    print("a line of its own")
+    send_message("adding\ntwo")
+    return sum(numbers)
+
+
+def count(last: int) -> Iterator[int]:
+    yield from range(1, last + 1)
+    sys.exit("no more numbers")
+
+
+def fail(name: str) -> None:
+    Series.parse(name)
+
+
+def open_file(path: Path) -> None:
+    path.read_bytes()
+
+
+def hang(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+def end_without_value(code: int) -> None:
+    os._exit(code)
+
+
+@pytest.mark.process
+def test_a_function_returns_from_its_child_what_it_would_here() -> None:
+    messages = list[str]()
+    assert run_in_child(add, (2, 3), where="v8.add", on_message=messages.append) == 5
+    assert messages == ["a line of its own", "adding\ntwo"]
+
+
+@pytest.mark.process
+def test_values_before_a_crash_are_kept_with_its_last_words() -> None:
+    (result,) = run_in_children([ChildCall(count, 2)])
+    assert (result.values, result.exit_code, result.refusal) == ((1, 2), 1, None)
+    assert result.errors.strip() == "no more numbers"
+
+
+@pytest.mark.process
+def test_an_error_of_ours_is_raised_here_as_it_was_there() -> None:
+    with pytest.raises(ProfileError) as here:
+        fail("BTCUSDT")
+    with pytest.raises(ProfileError) as there:
+        run_in_child(fail, "BTCUSDT", where="v8.fail")
+    assert (type(here.value), str(here.value)) == (type(there.value), str(there.value))
+    with pytest.raises(StorageError, match="nowhere: must be a place that can be reached"):
+        run_in_child(open_file, Path("nowhere"), where="v8.open")
+
+
+@pytest.mark.process
+def test_a_child_that_ends_without_a_value_is_an_error_of_what_was_called() -> None:
+    with pytest.raises(V8Error) as caught:
+        run_in_child(end_without_value, 7, where="v8.end")
+    assert (caught.value.where, caught.value.got) == ("v8.end", "exit code 7")
+
+
+@pytest.mark.process
+def test_a_process_that_hangs_is_ended() -> None:
+    (result,) = run_in_children([ChildCall(hang, 60.0)], limit_s=0.5)
+    assert result.refusal == "a measuring process took more than 0.5 s"
+    assert (result.values, result.start_s) == ((), 0.0)
+
+
+@pytest.mark.tf
+def test_measurements_are_taken_one_after_another(request_of_two: MeasurementRequest) -> None:
+    backend, matmul = measure(request_of_two)
+    assert backend["backend"] in backend["versions"]
+    assert matmul["size"] == 8
+
+
+@pytest.mark.process
+def test_processes_measure_at_the_same_time(request_of_two: MeasurementRequest) -> None:
+    for result in run_in_children([ChildCall(measure, request_of_two)] * 2):
+        backend, matmul = result.values
+        assert backend["backend"] in backend["versions"]
+        assert matmul["size"] == 8
+        assert (result.refusal, result.exit_code) == (None, 0)
+        assert result.start_s > 0.5  # nobody starts TensorFlow faster
+
+
+@pytest.mark.process
+def test_a_training_that_cannot_be_measured_says_why(request_of_two: MeasurementRequest) -> None:
+    options = TrainingOptions("nonsense", data_dir=None, device="cpu", fleet_size=1)
+    request = TrainingRequest(request_of_two.profile, Path("nowhere"), options)
+    (result,) = run_in_children([ChildCall(measure_training, request)])
+    assert isinstance(result.error, V8Error) and "nonsense" in result.error.got
+    assert (result.values, result.exit_code) == ((), 0)
+
+
+LIGHT = """
+import sys
+
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("keras", "tensorflow"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Hidden())
+"""
+
+
+@pytest.mark.process
+def test_training_from_python_without_keras_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sitecustomize.py").write_text(LIGHT)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(V8Error, match="needs the package keras; got none"):
+        v8.train("demo", series="BTCUSDT-1h", smoke=True, progress=False)
