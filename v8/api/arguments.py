@@ -128,6 +128,27 @@ def checked_argument(called: str, name: str, value: Any, kind: Any) -> Any:
     return value
 
 
+def argument_kind(kind: Any) -> Any:
+    """Return the annotation of an argument for an option: None is its default, and one stands for several.
+
+    >>> argument_kind(bool), argument_kind(tuple[str, ...])
+    (bool | None, str | collections.abc.Sequence[str] | None)
+    """
+    if get_origin(kind) is tuple:
+        item = _given_as(get_args(kind)[0])
+        return item | Sequence[item] | None  # type: ignore[valid-type]
+    return _given_as(kind) | None
+
+
+def _given_as(kind: Any) -> Any:
+    """Let a text stand for a path."""
+    members = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+    kinds: list[Any] = []
+    for member in members:
+        kinds += [str, Path] if member is Path else [member]
+    return Union[tuple(kinds)]  # noqa: UP007 - of a list
+
+
 def _fits(value: Any, kind: Any) -> bool:
     """Return whether a value fits an annotation; a text is no list of letters, and True is no number."""
     members = get_args(kind)

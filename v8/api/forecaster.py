@@ -34,6 +34,8 @@ from v8.runs.run_folder import RUN_FILE
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
+    from v8.publish.hub.client import HubRetryPolicy
+
 
 UNNAMED: Final = "CANDLES"  # symbol of candles without a name
 
@@ -100,18 +102,25 @@ def _series_of(candles: Candles | RawCandles) -> Series:
     return Series(UNNAMED, TIMEFRAMES[step_s])
 
 
-def publish_folder(run: Path, repo: str, *, series: Sequence[str] = (), is_private: bool = False) -> str:
+def publish_folder(
+    run: Path,
+    repo: str,
+    *,
+    series: Sequence[str] = (),
+    is_private: bool = False,
+    retries: "HubRetryPolicy | None" = None,
+) -> str:
     """Publish finished models of a run and return the address of the commit.
 
     Models that the repository has already stay. Without names of series the run must be complete. A missing
     repository is created, private with `is_private`. Raises `PublishError` if a model may not or cannot be
     published, `ArtifactError` if the run is damaged.
     """
-    from v8.publish.hub.client import HubRetryPolicy  # noqa: PLC0415 - only publishing needs these
+    from v8.publish.hub import client  # noqa: PLC0415 - only publishing needs these
     from v8.publish.hub.publish import publish  # noqa: PLC0415
     from v8.publish.hub.staging import stage_run  # noqa: PLC0415
 
-    retries = HubRetryPolicy(report=_print_to_stderr)
+    retries = retries or client.HubRetryPolicy(report=_print_to_stderr)
     with passing_folder("v8-publish") as folder:
         staged = stage_run(run, folder, repo, series=series, is_partial=bool(series))
         return publish(staged, repo, is_private=is_private, retries=retries).url

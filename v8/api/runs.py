@@ -9,14 +9,16 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, get_origin
 
 import pandas as pd
 import yaml
 
-from v8.api.arguments import PublicNames, checked_argument, in_python, unknown_argument
+from v8.api.arguments import PublicNames, argument_kind, checked_argument, in_python, unknown_argument
 from v8.api.forecaster import Forecaster, publish_folder, sureness, tidy
-from v8.base.errors import ArtifactError, ProfileError, V8Error, as_flag, listed, shown
+from v8.api.training import train as train_in_child
+from v8.base.child import run_in_child
+from v8.base.errors import ArtifactError, ProfileError, listed, shown
 from v8.base.invocation import command
 from v8.base.plugins import load_plugins, require_no_own_entries
 from v8.base.records import read_plain
@@ -30,7 +32,6 @@ from v8.forecaster.shared_models import SharedModels
 from v8.model.evaluation.leaderboard import HISTORY_COLUMNS, LEADERBOARD_FILE, read_history
 from v8.profile.profile import Profile, key_places, profile_names
 from v8.publish.report.outputs import REPORT_FILE
-from v8.runs.machine.processes import run_processes
 from v8.runs.options import RunOptions
 from v8.runs.run_folder import read_run
 from v8.runs.serving import served_folder
@@ -183,27 +184,16 @@ FRAMES: Final = (
 )
 
 
+_SPELT_OUT: Final = {"profile", "series", "runs", "fresh", "evaluate"}
+"""Options of a run that are arguments of `train` by themselves."""
+
+_OF_THE_CALL: Final = {"source", "data_dir", "command"}
+"""Options of a run that follow from other arguments."""
+
 OPTIONS: Final[Mapping[str, Any]] = {
-    "bars": int | None,
-    "epochs": int | None,
-    "smoke": bool | None,
-    "resume": bool | None,
-    "importance": bool | None,
-    "onnx": bool | None,
-    "no_mixed_precision": bool | None,
-    "precision": str | None,
-    "device": str | None,
-    "engine": str | None,
-    "address": str | None,
-    "publish": str | None,
-    "workers": int | str | None,
-    "fleet_size": int | str | None,
-    "universe": str | Path | None,
-    "tables": str | Path | None,
-    "redo": str | Sequence[str] | None,
-    "drop": str | Sequence[str] | None,
-    "track": str | Sequence[str] | None,
-    "plugin": str | Path | Sequence[str | Path] | None,
+    name: argument_kind(field.annotation)
+    for name, field in RunOptions.model_fields.items()
+    if name not in _SPELT_OUT | _OF_THE_CALL
 }
 """Other options of `train`: those of the command `run`, which its help explains; None is the default."""
 
@@ -287,24 +277,15 @@ def train(
         fresh=fresh,
         evaluate=evaluate,
     )
-    words = _words(complete_options)
-    order = complete_options.model_copy(update={"command": command("run", *words)})
-    # Another process trains; Ctrl-C here stops it after its current batch.
-    (answer,) = run_processes(
-        [order], program="v8.cli.runs", on_message=print if progress else lambda line: None
+    continuing = command("run", *complete_options.words())
+    trained = run_in_child(
+        train_in_child,
+        complete_options.model_copy(update={"command": continuing}),
+        where="v8.train",
+        on_message=print if progress else None,
     )
-    if answer.error:
-        raise answer.error
-    if not answer.measured:
-        last_line = answer.errors.strip().rpartition("\n")[2]  # of a traceback: the error itself
-        raise V8Error(
-            where="v8.train",
-            rule="must end with a trained series",
-            got=last_line or f"exit code {answer.exit_code}",
-            fix="Mend that and repeat",
-        )
-    run = Run(answer.measured[0]["path"])
-    run._refused = answer.measured[0]["refused"]
+    run = Run(trained.path)
+    run._refused = trained.refused
     return run
 
 
@@ -329,27 +310,11 @@ def _divided(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]
         for name, key in _OF_PROFILE.items():
             if name in run_options:
                 keys[key] = run_options.pop(name)
-    for name in {"redo", "drop", "track", "plugin"} & run_options.keys():
-        value = run_options[name]
-        run_options[name] = (value,) if isinstance(value, str | Path) else tuple(value)
+    for name, value in run_options.items():
+        if get_origin(RunOptions.model_fields[name].annotation) is tuple:
+            run_options[name] = (value,) if isinstance(value, str | Path) else tuple(value)
     keys |= {name: value for name, value in options.items() if name not in OPTIONS}
     return run_options, keys
-
-
-def _words(options: RunOptions) -> list[str]:
-    """Write options as words of the command line that continues the run.
-
-    >>> _words(RunOptions(fleet_size=4, smoke=True, fresh=True, series=("A-1h", "B-1h")))
-    ['--series', 'A-1h', '--series', 'B-1h', '--fleet-size', '4', '--smoke']
-    """
-    excluded = {"fresh", "redo", "drop", "command"}
-    words = []
-    for name, value in options.model_dump(exclude_defaults=True, exclude=excluded).items():
-        for item in value if isinstance(value, tuple) else (value,):
-            words.append(as_flag(name if item is not False else f"no_{name}"))
-            if not isinstance(item, bool):
-                words.append(str(item))
-    return words
 
 
 def _with_others(

@@ -79,16 +79,12 @@ class ChildResult:
     error: V8Error | None = None  # the error of ours that ended it, if there was one
 
 
-def _ignore_message(message: str) -> None:
-    """Drop a message."""
-
-
 def run_in_child(
     function: Callable[[Options], Value],
     options: Options,
     *,
     where: str,
-    on_message: MessageHandler = _ignore_message,
+    on_message: MessageHandler | None = None,
 ) -> Value:
     """Call a function in a process of its own, and return its value.
 
@@ -99,7 +95,7 @@ def run_in_child(
         function: Of a module of ours; it runs as it would here, so it names errors as it would here.
         options: Its argument, which pickle can send.
         where: What is called, such as "v8.train", for errors.
-        on_message: Gets the messages.
+        on_message: Gets the messages; None drops them.
 
     Raises:
         V8Error: The one that the function raises; or another, if it ends without a value.
@@ -119,14 +115,14 @@ def run_in_children(
     calls: Sequence[ChildCall],
     *,
     limit_s: float = threading.TIMEOUT_MAX,
-    on_message: MessageHandler = _ignore_message,
+    on_message: MessageHandler | None = None,
 ) -> list[ChildResult]:
     """Make each call in a process of its own, all at the same time, and wait for the results.
 
     Args:
         calls: One for each process.
         limit_s: A process that takes longer is killed, in seconds.
-        on_message: Gets the messages.
+        on_message: Gets the messages; None drops them.
 
     Returns:
         A result for each call, in their order. When this process is interrupted, the others are stopped
@@ -178,7 +174,7 @@ class _Child:
         with suppress(BrokenPipeError):
             print(_packed((call.function, call.options)), file=self._process.stdin, flush=True)
 
-    def wait(self, on_message: MessageHandler) -> ChildResult:
+    def wait(self, on_message: MessageHandler | None) -> ChildResult:
         """Read what the child sends until it ends."""
         values = []
         refusal = None
@@ -189,7 +185,7 @@ class _Child:
             kind, content = _unpacked(line.removeprefix(_MARK)) if is_ours else ("message", line[:-1])
             if kind == "ready":
                 start_s = content - self._started
-            elif kind == "message":
+            elif kind == "message" and on_message:
                 on_message(content)
             elif kind == "value":
                 values.append(content)

@@ -4,7 +4,6 @@ These modules are imported inside the commands, so that `--help` and usage error
 """
 
 import re
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Final, NoReturn
@@ -16,6 +15,7 @@ from v8.base.invocation import command
 from v8.base.net import report_waiting
 from v8.base.registry import advice
 from v8.cli import options as cli
+from v8.cli.derived import takes_options
 from v8.cli.usage import meant_word
 from v8.data.market.series import load_universe
 from v8.profile.profile import load_profile, network_outputs
@@ -27,55 +27,17 @@ from v8.runs.options import (
     require_covariate_files,
     served_series,
 )
-from v8.runs.trackers import TRACKERS
 
 _DEFAULT_PROFILE: Final[str] = RunOptions.model_fields["profile"].default
-_ONCE_FLAGS: Final = ("--redo", "--drop")
-"""Flags of `run` with a value that hold for one call only."""
 
 
+@takes_options(RunOptions)
 def run(
-    profile_argument: cli.ProfileArgument = None,
-    profile: str | None = Option(
-        None,
-        metavar="NAME|FILE",
-        help="A shipped name or a file; --list says for whom each is. Default: frontier.",
-    ),
-    series: cli.SeriesOption = None,
-    universe: cli.UniverseOption = None,
-    source: cli.SourceOption = "vision",
-    data_dir: cli.DataDirOption = None,
-    tables: cli.TablesOption = None,
-    bars: int | None = Option(None, metavar="N", help="Newest candles per series. Default: the profile's."),
-    epochs: cli.EpochsOption = None,
-    precision: str | None = Option(
-        None, metavar="auto|float32|mixed_float16|mixed_bfloat16", help="Default: the profile's."
-    ),
-    no_mixed_precision: bool = Option(False, "--no-mixed-precision", help="The same as --precision float32."),
-    device: cli.DeviceOption = "auto",
-    workers: cli.WorkersOption = "auto",
-    fleet_size: cli.FleetSizeOption = "auto",
-    engine: cli.EngineOption = cli.DEFAULT_ENGINE,
-    address: cli.AddressOption = None,
-    runs: Path = Option(Path("runs"), metavar="DIR", help="Folder of all run folders."),
-    fresh: bool = Option(False, "--fresh", help="Start a new run; the old ones stay as they are."),
-    resume: bool = Option(False, "--resume", help="Continue the run that is there; this is done anyway."),
+    options: RunOptions,
     dry_run: bool = Option(False, "--dry-run", help="Print the plan and its estimated time; do nothing."),
     is_list: bool = Option(False, "--list", help="Print for whom each profile is, and its cost."),
     opens: bool = Option(False, "--open", help="Open the report in the browser once there is one."),
-    smoke: bool = Option(False, "--smoke", help="A tiny budget for every series, to see that all works."),
-    redo: list[str] | None = cli.some_series("Train a series again and keep its old files; repeat for more."),
-    drop: list[str] | None = cli.some_series("Take a series out of the run and keep its files; repeat."),
-    track: list[str] | None = Option(None, metavar="|".join(TRACKERS), help="Keep curves for it; repeat."),
-    publish: cli.PublishOption = None,
-    lang: cli.LangOption = None,  # unused here: its callback, `_set_language`, has set the language already
-    importance: bool = Option(False, "--importance", help="Measure how much each kind of input adds."),
-    onnx: bool = Option(False, "--onnx", help="Write model.onnx, too, to forecast without TensorFlow."),
-    evaluate: bool = Option(
-        True,
-        "--evaluate/--no-evaluate",
-        help="Evaluate models on the test span, or only make them forecast.",
-    ),
+    lang: cli.LangOption = None,
 ) -> None:
     """Train, evaluate and save a model for every series; the same call again continues or skips.
 
@@ -90,54 +52,21 @@ def run(
 
         print_profiles()
         return
-    _check_places(runs, publish)
-    _start_run(
-        PreparedRun.from_options(
-            # Without `plugin`: `with_plugins` (`v8.cli.options`) adds that flag, and has loaded the plug-ins.
-            RunOptions(
-                profile=cli.one_profile("run", profile_argument, profile) or _DEFAULT_PROFILE,
-                series=tuple(series or ()),
-                universe=universe,
-                source=source,
-                data_dir=data_dir,
-                tables=tables,
-                bars=bars,
-                epochs=epochs,
-                precision=precision,
-                no_mixed_precision=no_mixed_precision,
-                device=device,
-                workers=workers,
-                fleet_size=fleet_size,
-                engine=engine,
-                address=address,
-                runs=runs,
-                fresh=fresh,
-                resume=resume,
-                smoke=smoke,
-                redo=tuple(redo or ()),
-                drop=tuple(drop or ()),
-                track=tuple(track or ()),
-                publish=publish,
-                evaluate=evaluate,
-                importance=importance,
-                onnx=onnx,
-                command=_words_to_continue(),
-            )
-        ),
-        dry_run=dry_run,
-        opens=opens,
-    )
+    _check_places(options.runs, options.publish)
+    continuing = command("run", *options.words(), *cli.language_words(lang))
+    prepared = PreparedRun.from_options(options.model_copy(update={"command": continuing}))
+    _start_run(prepared, dry_run=dry_run, opens=opens)
 
 
 def _start_run(prepared: PreparedRun, *, dry_run: bool, opens: bool) -> NoReturn:
     """Carry out a run whose options are checked, or print its plan, and leave with its exit code."""
     echo(f"{'Planning' if dry_run else 'Preparing'} a run of {prepared.plan.profile.name}.")
 
-    from v8.cli.runs import carry_out, preview  # after the line above: importing these takes seconds
+    from v8.cli.runs import preview, run_and_print  # after the line above: importing these takes seconds
 
     if dry_run:
         raise Exit(preview(prepared))
-    raise Exit(carry_out(prepared, opens=opens).exit_code)
+    raise Exit(run_and_print(prepared, opens=opens).exit_code)
 
 
 def _check_places(runs: Path, repo: str | None) -> None:
@@ -153,22 +82,6 @@ def _check_places(runs: Path, repo: str | None) -> None:
         rule = "is USER/NAME, a repository on the Hub"
         fix = f"Write for example --publish you/{repo.strip('/').rpartition('/')[2] or 'models'}"
         raise ProfileError(where="--publish", rule=rule, got=repr(repo), fix=fix)
-
-
-def _words_to_continue() -> str:
-    """Return the command line that continues this run, ready to be pasted.
-
-    It is the one of this process without --fresh, --redo and --drop, which must not happen twice.
-    """
-    words = ["run"] if Path(sys.argv[0]).name == "run.py" else []
-    is_value_of_once_flag = False
-    for word in sys.argv[1:]:
-        is_once_flag = word in _ONCE_FLAGS
-        has_value_inside = word.startswith(tuple(f"{flag}=" for flag in _ONCE_FLAGS))  # as in --redo=SERIES
-        if not (is_once_flag or is_value_of_once_flag or has_value_inside or word == "--fresh"):
-            words.append(word)
-        is_value_of_once_flag = is_once_flag
-    return command(*words)
 
 
 def data(

@@ -10,10 +10,11 @@ from v8.base.wording import Table, plural
 from v8.cli.printing import print_all_lines, print_lines, print_message, print_table
 from v8.data.market.sources.source import CandleSource
 from v8.publish.hub import publish as hub
+from v8.publish.hub import staging
 from v8.publish.hub.client import HubRetryPolicy, check_repo_name
 from v8.publish.hub.pull import pull
 from v8.publish.hub.space import stage
-from v8.publish.hub.staging import Staged, check_source, stage_run
+from v8.publish.hub.staging import Staged, stage_run
 
 RETRIES: Final = HubRetryPolicy(report=print_message)
 
@@ -23,8 +24,7 @@ def check_publishing(repo: str, source: CandleSource) -> None:
 
     Raises `PublishError` if the source is simulated, or the token cannot write the repository.
     """
-    check_source(source.name, is_publishable=source.is_publishable)
-    hub.check_access(repo, RETRIES)
+    staging.check_publishing(repo, source, RETRIES)
 
 
 def publish_run(

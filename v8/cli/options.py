@@ -77,6 +77,11 @@ OverwriteOption = Annotated[bool, Option("--overwrite", help="Replace a file tha
 PluginOption = Annotated[list[str] | None, Option(metavar="FILE.py", help="A plug-in; repeat for more.")]
 
 
+def language_words(lang: Language | None) -> list[str]:
+    """Return the words that repeat `--lang`, which is no option of the library."""
+    return ["--lang", lang] if lang else []
+
+
 def with_plugins(work: Callable[..., None]) -> Callable[..., None]:
     """Return a command with the additional flag `--plugin`; the plug-ins are loaded before it starts."""
 

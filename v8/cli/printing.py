@@ -20,6 +20,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from v8.api.progress import counts, ending, line_of, losses, still_to_come
 from v8.base.errors import V8Error, listed
 from v8.base.safe_text import for_terminal
 from v8.base.wording import Table, duration, plural, spaced
@@ -27,12 +28,11 @@ from v8.cli.wrapping import for_stream
 from v8.data.market.series import Series, iso
 from v8.data.market.sources.source import CandleSource
 from v8.forecaster.metadata import ERROR_FILE
-from v8.model.baselines.baselines import NAIVE
 from v8.model.evaluation.leaderboard import LeaderboardRow, best_baseline_names, compared, untested
 from v8.model.evaluation.significance import reading_marks
 from v8.profile.profile import audiences, load_profile
 from v8.publish.report.outputs import REPORT_FILE
-from v8.publish.report.verdict import relative_to_naive, titled, verdict
+from v8.publish.report.verdict import titled, verdict
 from v8.runs import events
 from v8.runs.estimate import ProgressEstimate
 from v8.runs.observers import RunContext, RunObserver
@@ -43,8 +43,6 @@ _MIN_PROSE_WIDTH: Final = 20  # columns for prose, however wide the other column
 
 MAX_BARS = 8
 """Series with a progress bar of their own on a terminal; further ones are only counted."""
-
-FEW_S: Final = 10.0  # remaining time that is too short to be printed as a number, in seconds
 
 COMPILING: Final = "compiling, up to a minute"
 """What a series does in the stage `train` before its first epoch ends."""
@@ -172,7 +170,9 @@ class RunDisplay(RunObserver):
         if self._live:
             self._live(event)
         else:
-            _print_event(self._pace, event)
+            line = line_of(event, self._pace)
+            if line:
+                print_lines(line)
         if self._opens and isinstance(event, events.PageWritten):
             open_page(event.page)
 
@@ -266,10 +266,7 @@ def print_summary(summary: events.RunSummary, run: Path, rows: Sequence[Leaderbo
         reasons = [(str(failure.series), failure.reason or "") for failure in summary.failures]
         print_reasons(title, reasons)
     print_without_onnx(summary.without_onnx)
-    print_lines(
-        f"{summary.num_trained} series trained now, {summary.num_finished_before} finished before, "
-        f"{len(summary.failures)} failed."
-    )
+    print_lines(counts(summary))
     print_page(run / REPORT_FILE)
     print_lines(f"Run folder: {run}")
 
@@ -363,36 +360,6 @@ def print_error(error: V8Error) -> None:
     print_message(f"error: {error}")
 
 
-def _print_event(pace: ProgressEstimate, event: events.Event) -> None:
-    """Print one line for an event worth one."""
-    if isinstance(event, events.Note):
-        print_lines(event.text)
-    elif isinstance(event, events.SeriesStarted):
-        place = f"{pace.num_ended + len(pace.at_work)} of {pace.num_series}"
-        print_lines(f"{event.series}: started ({place})")
-    elif isinstance(event, events.EpochEnded):
-        print_lines(f"{event.series}: {', '.join(_losses(event))}")
-    elif isinstance(event, events.SeriesOutcome):
-        state = f"{pace.num_ended} of {pace.num_series} ended{_state(pace)}"
-        print_lines(f"{_ending(event)} ({state})")
-    elif isinstance(event, events.Waiting):
-        print_lines(f"{event.series}: {event.text}")
-    elif event.stage == "candles":
-        print_lines(f"{event.series}: reading candles")
-
-
-def _state(pace: ProgressEstimate) -> str:
-    """Return how many series still train, and about how long the rest takes, as the end of a sentence."""
-    state = ""
-    if pace.at_work:
-        state += f", {len(pace.at_work)} still training"
-    left_s = pace.left_s
-    if left_s is not None:
-        time_left = f"about {duration(left_s, is_estimate=True)}" if left_s >= FEW_S else "a few seconds"
-        state += f", {time_left} left"
-    return state
-
-
 class _LiveDisplay:
     """A bar over all series, and one over the epochs of each series at work.
 
@@ -409,7 +376,7 @@ class _LiveDisplay:
 
     def __str__(self) -> str:
         """Return how many series have ended. Rich calls it whenever it draws: time passes between events."""
-        return f"{self._pace.num_ended} of {self._pace.num_series}{_state(self._pace)}"
+        return f"{self._pace.num_ended} of {self._pace.num_series}{still_to_come(self._pace)}"
 
     def __call__(self, event: events.Event) -> None:
         if isinstance(event, events.GettingReady):
@@ -433,7 +400,7 @@ class _LiveDisplay:
     def _update_bar(self, bar: TaskID, event: events.EpochEnded | events.StageStarted) -> None:
         """Show in the bar of a series that an epoch has ended or a stage starts."""
         if isinstance(event, events.EpochEnded):
-            epoch, _, validation, _ = _losses(event)
+            epoch, _, validation, _ = losses(event)
             state = f"{epoch}, {validation}"
             self._progress.update(bar, total=event.num_epochs, completed=event.record.epoch, state=state)
         else:
@@ -451,27 +418,4 @@ class _LiveDisplay:
             self._progress.remove_task(self._bars.pop(outcome.series))
         self._progress.update(self._all, completed=self._pace.num_ended, refresh=True)
         # Last, so that no bar of an ended series is drawn below the line that says so.
-        self._progress.console.print(escape(for_terminal(_ending(outcome))))
-
-
-def _losses(event: events.EpochEnded) -> tuple[str, str, str, str]:
-    """Return texts for an epoch that has ended: its number, both losses and the speed."""
-    record = event.record
-    validation = f"validation {record.validation_loss:.5f}{' (best)' if record.is_best else ''}"
-    speed = f"{record.windows_per_s:,.0f} windows/s"
-    return f"epoch {record.epoch} of {event.num_epochs}", f"loss {record.train_loss:.5f}", validation, speed
-
-
-def _ending(outcome: events.SeriesOutcome) -> str:
-    """Return how a series that ended compares with the naive forecast, or why it failed.
-
-    The best baseline is known when all series of the run have ended, so none is named before.
-    """
-    if outcome.reason:
-        return f"failed: {outcome.reason}"
-    took = duration(outcome.seconds)
-    for comparison in outcome.comparisons:
-        if comparison.baseline == NAIVE:
-            error = relative_to_naive(comparison.relative_mae)
-            return f"{outcome.series}: candles: {error}, {took}"
-    return f"{outcome.series}: finished, {took}"
+        self._progress.console.print(escape(for_terminal(ending(outcome))))

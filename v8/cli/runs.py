@@ -1,19 +1,14 @@
-"""What `run`, `report`, `update`, `backtest` and `search` do and print, and the process of `v8.train`.
+"""What `run`, `report`, `backtest` and `search` print.
 
 When they are interrupted, what was finished is saved and old models serve on; the same command continues.
-
-`v8.train` starts this module as a process, sends it the options of a run as JSON, and it does what the
-command line does. A process of its own starts TensorFlow with the settings of v8, whatever a notebook has
-done to TensorFlow, needs no `if __name__ == "__main__"` in the notebook, and gives the same weights.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+from v8.api.training import FinishedRun, carry_out
 from v8.base import annexes
 from v8.base.errors import DataError, SeriesError, StorageError, V8Error
-from v8.base.interruption import set_exit_message, watch_interrupts
+from v8.base.interruption import set_exit_message
 from v8.base.invocation import command
 from v8.cli import printing
 from v8.cli.printing import print_all_lines, print_error, print_lines, print_reasons, print_table
@@ -24,18 +19,13 @@ from v8.publish.report.outputs import REPORT_FILE, ReportWriter, RunOutputs, dra
 from v8.runs.backtest import BacktestOptions, run_folds
 from v8.runs.backtest_results import BacktestResults, read_results
 from v8.runs.events import RunSummary
-from v8.runs.execution import run
 from v8.runs.jobs import Engine
-from v8.runs.machine.processes import handle_request
 from v8.runs.nested_runs import hold_backtest
 from v8.runs.observers import ObserverGroup, RunObserver
 from v8.runs.options import PreparedRun, RunOptions
-from v8.runs.run_folder import read_run
-from v8.runs.trackers import check_trackers
-from v8.runs.tracking import trackers
 
 
-def carry_out(prepared: PreparedRun, *, opens: bool = False) -> RunSummary:
+def run_and_print(prepared: PreparedRun, *, opens: bool) -> RunSummary:
     """Carry out a run, print its results, and publish them if requested; `opens` opens its page, too."""
     path = prepared.plan.path
     repo = prepared.options.publish
@@ -43,7 +33,9 @@ def carry_out(prepared: PreparedRun, *, opens: bool = False) -> RunSummary:
         from v8.cli import hub
 
         hub.check_publishing(repo, prepared.source)
-    summary = _run_and_print(prepared, opens=opens)
+    finished = carry_out(prepared, [printing.RunDisplay(opens=opens)])
+    summary = finished.summary
+    _print_finished(prepared, finished)
     if repo and summary.failures:
         publish_others = command("publish", str(path), "--repo", repo, "--partial")
         printing.print_message(
@@ -54,17 +46,13 @@ def carry_out(prepared: PreparedRun, *, opens: bool = False) -> RunSummary:
     return summary
 
 
-def _run_and_print(prepared: PreparedRun, *, opens: bool) -> RunSummary:
-    """Carry out the plan, and print the results and the commands that can follow, ready to be pasted."""
+def _print_finished(prepared: PreparedRun, finished: FinishedRun) -> None:
+    """Print the results of a run and the commands that can follow, ready to be pasted."""
     options = prepared.options
     path = prepared.plan.path
-    check_trackers(options.track)
-    set_exit_message(f"interrupted: {path} is saved. Continue with: {options.command}")
-    report = ReportWriter()
-    observer = ObserverGroup([printing.RunDisplay(opens=opens), trackers(options.track), report])
-    summary = run(prepared.plan, prepared.source, prepared.engine, observer, command=options.command)
-    printing.print_summary(summary, path, report.rows)
-    if options.smoke and report.rows:
+    summary = finished.summary
+    printing.print_summary(summary, path, finished.rows)
+    if options.smoke and finished.rows:
         print_lines("A smoke run shows that all works: its errors, of one epoch, say nothing of the profile.")
     folders = []
     for flag, folder in (("--data-dir", options.data_dir), ("--tables", options.tables)):
@@ -83,33 +71,6 @@ def _run_and_print(prepared: PreparedRun, *, opens: bool) -> RunSummary:
     is_complete = options.evaluate and not options.smoke and not failed
     if prepared.source.is_publishable and is_complete and not options.publish:
         print_lines(f"Publish: {command('publish', str(path), '--repo', 'USER/NAME')}")
-    return summary
-
-
-def train(options: RunOptions) -> Iterator[Any]:
-    """Carry out a run for `v8.train`.
-
-    Yields:
-        The folder of the run, and the reasons of the series that could not be part of it, as plain values.
-
-    Raises:
-        V8Error: If no series was trained: why the first of them failed.
-    """
-    try:
-        prepared = PreparedRun.from_options(options)
-        summary = carry_out(prepared)
-    except OSError as error:  # of a file that no other code of ours handles
-        raise StorageError.out_of_reach(error) from error
-    is_empty = summary.exit_code == DataError.exit_code or not read_run(prepared.plan.path).done
-    if is_empty and summary.failures:
-        first = summary.failures[0]
-        rule = "must end with a trained series"
-        fix = "Mend that and repeat"
-        raise first.error or V8Error(where="v8.train", rule=rule, got=str(first.reason), fix=fix)
-    series_of_run = read_run(prepared.plan.path).series
-    failed = {str(failure.series): str(failure.reason) for failure in summary.failures}
-    refused = {name: reason for name, reason in failed.items() if name not in series_of_run}
-    yield {"path": str(prepared.plan.path), "refused": refused}
 
 
 def preview(prepared: PreparedRun) -> int:
@@ -173,8 +134,3 @@ def evaluate_folds(
     print_lines(f"Written: {', '.join(map(str, files))}")
     printing.print_page(path / page.PAGE_FILE)
     return results
-
-
-if __name__ == "__main__":
-    watch_interrupts()
-    handle_request(RunOptions, train)

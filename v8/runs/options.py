@@ -6,16 +6,24 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
-
-from pydantic import BaseModel, ConfigDict
+from typing import TYPE_CHECKING, Annotated, Final
 
 from v8.base.errors import DataError, ProfileError, UnknownSeriesError, listed
+from v8.base.options import AtLeastOne, Flag, Options
 from v8.base.plugins import load_plugins
 from v8.base.storage import home
 from v8.data.market.series import Series, load_universe, series_advice
-from v8.data.market.sources.source import CandleSource, ChecksSeries, SeriesLister, open_source, with_nearest
+from v8.data.market.sources.source import (
+    SOURCES,
+    CandleSource,
+    ChecksSeries,
+    SeriesLister,
+    open_source,
+    with_nearest,
+)
 from v8.profile.profile import TABLES_PLACE, Profile, load_profile
+from v8.runs.engine_kinds import ENGINES
+from v8.runs.trackers import TRACKERS
 
 if TYPE_CHECKING:  # usage errors are reported before these are imported, which takes a second
     from v8.runs.jobs import Engine
@@ -25,41 +33,75 @@ SMOKE_EPOCHS: Final = 1  # epochs of a smoke run: it shows that every stage work
 SMOKE_PRECISION: Final = "float32"  # measuring which is fastest takes longer than it trains
 
 
-class RunOptions(BaseModel):
-    """Every parameter of a run, by its name on the command line and in Python; `v8 run --help` explains each.
+MAX_BARS: Final = 10_000_000
+"""Candles per series that can be asked for; as many as a profile may use."""
 
-    None stands for the default of the profile or of the machine.
-    """
+_SERIES: Final = "BTCUSDT-15m"  # stands for the name of a series in `--help`
 
-    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
+SeriesNames = Annotated[tuple[str, ...], Flag("Repeatable. Default: all.", _SERIES)]
+UniverseFile = Annotated[Path | None, Flag("A file that lists series.", "FILE.yaml")]
+SourceName = Annotated[str, Flag("Where candles come from.", "|".join(SOURCES))]
+DataFolder = Annotated[Path | None, Flag("Folder of CSV, Parquet, Feather or JSON.", "DIR")]
+TablesFolder = Annotated[Path | None, Flag("Tables of profiles. Default: V8_TABLES.", "DIR")]
+MostEpochs = Annotated[AtLeastOne | None, Flag("Most epochs. Default: the profile's.", "N")]
+Device = Annotated[str, Flag("What computes; gpu refuses all else.", "auto|cpu|gpu")]
+Workers = Annotated[int | str, Flag("Processes that train at the same time.", "auto|N")]
+FleetSize = Annotated[int | str, Flag("Series that train as one program.", "auto|N")]
+EngineName = Annotated[str, Flag("What trains: this machine, or others.", "|".join(ENGINES))]
+ClusterAddress = Annotated[str | None, Flag("Where an engine finds other machines.", "HOST:PORT|auto")]
 
-    profile: str = "frontier"
-    series: tuple[str, ...] = ()
-    universe: Path | None = None
-    source: str = "vision"
-    data_dir: Path | None = None
-    tables: Path | None = None
-    bars: int | None = None
-    epochs: int | None = None
-    precision: str | None = None
-    no_mixed_precision: bool = False
-    device: str = "auto"
-    workers: str = "auto"
-    fleet_size: str = "auto"
-    engine: str = "local"
-    address: str | None = None
-    runs: Path = Path("runs")
-    fresh: bool = False
-    resume: bool = False
-    smoke: bool = False
-    redo: tuple[str, ...] = ()
-    drop: tuple[str, ...] = ()
-    track: tuple[str, ...] = ()
-    publish: str | None = None
-    evaluate: bool = True
-    importance: bool = False
-    onnx: bool = False
-    plugin: tuple[Path, ...] = ()
+
+class RunOptions(Options):
+    """Every option of a run. None stands for the default of the profile or of the machine."""
+
+    profile: Annotated[
+        str,
+        Flag(
+            "A shipped name or a file; --list says for whom each is. Default: frontier.",
+            "NAME|FILE",
+            word="PROFILE",
+        ),
+    ] = "frontier"
+    series: SeriesNames = ()
+    universe: UniverseFile = None
+    source: SourceName = "vision"
+    data_dir: DataFolder = None
+    tables: TablesFolder = None
+    bars: Annotated[int | None, Flag("Newest candles per series. Default: the profile's.", "N")] = None
+    epochs: MostEpochs = None
+    precision: Annotated[
+        str | None, Flag("Default: the profile's.", "auto|float32|mixed_float16|mixed_bfloat16")
+    ] = None
+    no_mixed_precision: Annotated[bool, Flag("The same as --precision float32.")] = False
+    device: Device = "auto"
+    workers: Workers = "auto"
+    fleet_size: FleetSize = "auto"
+    engine: EngineName = "local"
+    address: ClusterAddress = None
+    runs: Annotated[Path, Flag("Folder of all run folders.", "DIR")] = Path("runs")
+    fresh: Annotated[bool, Flag("Start a new run; the old ones stay as they are.", is_once=True)] = False
+    resume: Annotated[bool, Flag("Continue the run that is there; this is done anyway.")] = False
+    smoke: Annotated[bool, Flag("A tiny budget for every series, to see that all works.")] = False
+    redo: Annotated[
+        tuple[str, ...],
+        Flag("Train a series again and keep its old files; repeat for more.", _SERIES, is_once=True),
+    ] = ()
+    drop: Annotated[
+        tuple[str, ...],
+        Flag("Take a series out of the run and keep its files; repeat.", _SERIES, is_once=True),
+    ] = ()
+    track: Annotated[tuple[str, ...], Flag("Keep curves for it; repeat.", "|".join(TRACKERS))] = ()
+    publish: Annotated[str | None, Flag("Publish it to the Hub in the end.", "USER/NAME")] = None
+    importance: Annotated[bool, Flag("Measure how much each kind of input adds.")] = False
+    onnx: Annotated[bool, Flag("Write model.onnx, too, to forecast without TensorFlow.")] = False
+    evaluate: Annotated[
+        bool,
+        Flag(
+            "Evaluate models on the test span, or only make them forecast.",
+            names=("--evaluate/--no-evaluate",),
+        ),
+    ] = True
+    plugin: tuple[Path, ...] = ()  # every command has this flag, see `with_plugins` of `v8/cli/options.py`
     command: str = ""  # the command line that continues, for the run's record
 
     def resolved_profile(self) -> Profile:
@@ -137,7 +179,11 @@ class PreparedRun:
         if options.onnx:
             require_onnx_packages("param:onnx")
         engine = choose_engine(
-            options.engine, options.device, options.workers, options.fleet_size, options.address
+            options.engine,
+            options.device,
+            str(options.workers),
+            str(options.fleet_size),
+            options.address,
         )
         plan = replace(
             make_plan(profile, series, path, redone),

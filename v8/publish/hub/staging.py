@@ -15,6 +15,7 @@ from pathlib import Path
 from v8.base import annexes, records
 from v8.base.errors import ArtifactError, PublishError, listed
 from v8.base.storage import write_bytes, write_text
+from v8.data.market.sources.source import CandleSource
 from v8.forecaster import metadata as artifacts
 from v8.forecaster.features_file import features_file
 from v8.forecaster.metadata import (
@@ -43,6 +44,7 @@ from v8.model.evaluation.leaderboard import (
 )
 from v8.model.evaluation.significance import LOSES
 from v8.publish.hub import layout
+from v8.publish.hub.client import HubRetryPolicy
 from v8.publish.hub.layout import (
     CARD_FILE,
     MANIFEST_FILE,
@@ -52,7 +54,7 @@ from v8.publish.hub.layout import (
     series_folder,
     series_of,
 )
-from v8.publish.hub.publish import Difference, Publication, RemoteRepo, RemoteState
+from v8.publish.hub.publish import Difference, Publication, RemoteRepo, RemoteState, check_access
 from v8.publish.report.card import FORECAST_PICTURE, Replacements, distinct_versions, model_card
 from v8.runs.run_folder import RunRecord, read_run
 from v8.runs.serving import FIRST, Serving, read_serving
@@ -321,6 +323,16 @@ def _best_sample(serving: Serving, models: Iterable[Metadata]) -> ForecastSample
         if sample is not None:
             return sample
     return None
+
+
+def check_publishing(repo: str, source: CandleSource, retries: HubRetryPolicy) -> None:
+    """Refuse before hours of training what publishing would refuse afterwards.
+
+    Raises:
+        PublishError: If the source is simulated, or the token cannot write the repository.
+    """
+    check_source(source.name, is_publishable=source.is_publishable)
+    check_access(repo, retries)
 
 
 def check_source(source: str, *, is_publishable: bool) -> None:
