@@ -191,7 +191,6 @@ def onnx_run(trained_run: Any, tmp_path_factory: pytest.TempPathFactory) -> Path
 def test_without_keras_a_model_forecasts_by_onnx_and_every_message_is_answered(
     onnx_run: Path, trained_run: Any
 ) -> None:
-    pytest.importorskip("onnxruntime")
     hidden = "import sys; sys.modules.update(keras=None, tensorflow=None); import runpy; del sys.argv[0]; "
     words = ["-c", f"{hidden}runpy.run_path(sys.argv[0], run_name='__main__')", str(SERVER), str(onnx_run)]
     words += ["--source", "files", "--data-dir", str(trained_run.candles_dir), "--allow-old"]
