@@ -15,14 +15,8 @@ from typing import Any
 
 import pytest
 
-from v8.cli.printing import (
-    MAX_BARS,
-    RunDisplay,
-    print_leaderboard,
-    print_lines,
-    print_summary,
-    print_without_onnx,
-)
+from v8.base.terminal import print_lines
+from v8.cli.printing import MAX_BARS, RunDisplay, print_leaderboard, print_summary, print_without_onnx
 from v8.data.market.series import Series
 from v8.model.evaluation.leaderboard import LeaderboardRow
 from v8.model.evaluation.significance import BaselineComparison

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from v8.base.net import reporting_waiting_to, with_progress
-from v8.cli.options import opening
+from v8.cli.shared import opening
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as some
 from narrow import require_narrow
 from typer.testing import CliRunner
 
+from v8.base.terminal import print_table
 from v8.base.wording import Table
 from v8.cli.app import app
-from v8.cli.printing import print_table
 
 WORDS = some.text("abcdefgh0123456789.%*×", min_size=1, max_size=14)
 CELLS = some.lists(WORDS, min_size=1, max_size=2).map(" ".join)

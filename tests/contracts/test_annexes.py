@@ -141,6 +141,10 @@ def test_the_import_contracts_name_every_module_of_the_core_and_every_annex() ->
     assert contract["forbidden_modules"].split() == [f"v8.{FOLDER}"]
     independent = config["importlinter:contract:independence"]["modules"].split()
     assert independent == [f"v8.{FOLDER}.{name}" for name in annexes()]
+    shared = config["importlinter:contract:shared"]
+    of_cli = {f"v8.cli.{file.stem}" for file in (REPOSITORY / "v8/cli").glob("*.py")}
+    assert shared["source_modules"].split() == [f"v8.{FOLDER}"]
+    assert {*shared["forbidden_modules"].split()} == of_cli - {"v8.cli.__init__", "v8.cli.shared"}
 
 
 @pytest.mark.process

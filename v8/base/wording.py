@@ -1,7 +1,7 @@
 """Formatting of numbers, durations and tables for people; a missing number is written as a dash.
 
 Every table is a `Table`. Markdown and CSV are written here, HTML in `v8.publish.report.markup`, which
-escapes all cells that are not markup, and lines of a terminal in `v8.cli.printing`.
+escapes all cells that are not markup, and lines of a terminal in `v8.base.terminal`.
 """
 
 import csv

@@ -27,10 +27,10 @@ from v8.base.invocation import EXIT_INTERRUPTED, command
 from v8.base.net import reporting_waiting_to
 from v8.base.safe_text import for_file, for_terminal
 from v8.base.version import VERSION, commit
+from v8.base.wrapping import for_stream
 from v8.cli import commands
 from v8.cli.options import with_plugins
 from v8.cli.usage import VALUES, WORDS, usage_error
-from v8.cli.wrapping import for_stream
 
 UsageError: Any = typer.BadParameter.__base__
 """Base class of the errors that click, or the copy of it within typer, raises for a wrong command line."""

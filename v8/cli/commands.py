@@ -14,8 +14,9 @@ from v8.base.errors import DataError, ProfileError, SeriesError
 from v8.base.invocation import command
 from v8.base.net import report_waiting
 from v8.base.registry import advice
-from v8.cli import options as cli
+from v8.cli import shared as cli
 from v8.cli.derived import takes_options
+from v8.cli.options import AddedFunctions, require_plot, table_form, with_added_flags
 from v8.cli.usage import meant_word
 from v8.data.market.series import load_universe
 from v8.profile.profile import load_profile, network_outputs
@@ -117,8 +118,8 @@ def data(
     candles = cli.open_candles(source, data_dir, message=f"Reading candles from {source}.")
     chosen = named_series or served_series(candles)
 
+    from v8.base.terminal import print_reasons
     from v8.cli.data import check_candles, update_store
-    from v8.cli.printing import print_reasons
     from v8.data.market.sources.live import LiveSource
 
     if action and isinstance(candles, LiveSource):
@@ -210,7 +211,7 @@ def export(
     if out is None:
         fix = f"Write for example {command('export', str(run), '--out', 'forecasts.parquet')}"
         raise ProfileError(where=command("export"), rule="needs --out FILE", got="none", fix=fix)
-    form = cli.table_form("--out", out, form, is_overwriting=overwrite)
+    form = table_form("--out", out, form, is_overwriting=overwrite)
     names = cli.names_of(series) or []
     open_source = cli.candles_of_models(run, source, data_dir, tables)
 
@@ -344,7 +345,7 @@ def predict(
         raise contradiction("--all", "--series or --universe", "takes every series that is there")
     named_series = [str(name) for name in chosen_series(series, universe) or ()]
     is_many = is_all or universe is not None or len(named_series) > 1
-    cli.require_plot(plot, named_series, is_many=is_many, is_overwriting=overwrite)
+    require_plot(plot, named_series, is_many=is_many, is_overwriting=overwrite)
     candles = cli.open_candles(source, data_dir, tables, cli.opening(place, runtime))
 
     from v8.api.issuing import issue_forecasts
@@ -355,13 +356,13 @@ def predict(
     models = open_place(place, revision=revision, is_offline=offline, models=SharedModels(runtime))
     names = named_series or models.series
     is_many = is_many or len(names) > 1
-    cli.require_plot(plot, names, is_many=is_many, is_overwriting=overwrite)
+    require_plot(plot, names, is_many=is_many, is_overwriting=overwrite)
     issue = partial(issue_forecasts, models, names, candles, bars=bars, is_any_age=allow_old, num_paths=paths)
     draw = partial(draw_forecasts, place=plot, is_overwriting=overwrite) if plot else None
     raise Exit(print_forecasts(issue, output_format, draw, is_many=is_many))
 
 
-@cli.with_added_flags
+@with_added_flags
 def backtest(
     profile_argument: cli.ProfileArgument = None,
     profile: str | None = Option(
@@ -385,7 +386,7 @@ def backtest(
     forecasts: Path | None = Option(None, metavar="FILE", help="Write every forecast, too, as export does."),
     overwrite: cli.OverwriteOption = False,
     lang: cli.LangOption = None,
-    added: cli.AddedFunctions = (),
+    added: AddedFunctions = (),
 ) -> None:
     """Evaluate a profile over many folds, fitted again for each; the same call again continues.
 
@@ -396,7 +397,7 @@ def backtest(
     profile = cli.one_profile("backtest", profile_argument, profile) or _DEFAULT_PROFILE
     loaded = load_profile(profile).with_budget(newest_bars=bars, epochs=epochs)
     named_series = chosen_series(series, universe)
-    form = cli.table_form("--forecasts", forecasts, is_overwriting=overwrite) if forecasts else ""
+    form = table_form("--forecasts", forecasts, is_overwriting=overwrite) if forecasts else ""
     candles = cli.open_candles(source, data_dir, tables)
     require_covariate_files(loaded)
     chosen = named_series or served_series(candles)

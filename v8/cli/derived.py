@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 from typer import Argument, Option
 
 from v8.base.options import Flag, Options
-from v8.cli.options import one_profile, one_run
+from v8.cli.shared import one_profile, one_run
 
 _NAMED_BY_WORD: Final[Mapping[str, Callable[[str, Any, Any], Any]]] = {
     "PROFILE": one_profile,

@@ -8,8 +8,8 @@ import yaml
 
 from v8.base.errors import V8Error
 from v8.base.storage import packaged
+from v8.base.terminal import print_all_lines, print_json, print_lines, print_table
 from v8.base.wording import Table
-from v8.cli.printing import print_all_lines, print_json, print_lines, print_table
 from v8.profile.profile import Profile
 from v8.runs.engines import place
 from v8.runs.machine.doctor import examine, report_of

@@ -19,9 +19,9 @@ from v8.api.issuing import IssuedForecast, IssueResults, format_age
 from v8.base.errors import SeriesError, V8Error, listed
 from v8.base.own_files import require_own
 from v8.base.starting import quiet_start
+from v8.base.terminal import print_json, print_lines, print_message, print_reasons, print_table
 from v8.base.wording import Table, frame_csv, number, percent, plural, price
 from v8.cli.options import picture_file, require_picture
-from v8.cli.printing import print_json, print_lines, print_message, print_reasons, print_table
 from v8.data.market.series import iso
 from v8.forecaster.runtimes import require_onnx_packages
 from v8.profile.columns import BAND_PERIOD_BARS, CLOSE, HIGH, LOW, OPEN_TIME, VOLATILITY

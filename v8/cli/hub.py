@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from v8.base.errors import listed
 from v8.base.storage import passing_folder
+from v8.base.terminal import print_all_lines, print_lines, print_message, print_table
 from v8.base.wording import Table, plural
-from v8.cli.printing import print_all_lines, print_lines, print_message, print_table
 from v8.data.market.sources.source import CandleSource
 from v8.publish.hub import publish as hub
 from v8.publish.hub import staging

@@ -1,85 +1,22 @@
-"""Flags that several commands share, each declared once, and how their values become objects of v8."""
+"""Options of the core's commands alone: flags of plug-ins and of annexes, tables and pictures to write."""
 
 import inspect
-import os
 import pkgutil
 import shlex
-import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import wraps
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
-from typer import Argument, Option
+from typer import Option
 
 from v8.base import annexes
 from v8.base.errors import ProfileError
-from v8.base.invocation import command
-from v8.base.language import Language
-from v8.base.net import report_waiting
 from v8.base.own_files import require_own
 from v8.base.plugins import load_plugins
-from v8.base.registry import advice
-from v8.cli.usage import meant_word
-from v8.data.market.sources.source import SOURCES, CandleSource, open_source
-from v8.profile.profile import TABLES_PLACE
-from v8.runs.engine_kinds import ENGINES
-from v8.runs.options import chosen_series, contradiction, set_covariate_folder
-
-MAX_BARS: Final = 10_000_000
-"""Candles per series that can be asked for; as many as a profile may use."""
-
-DEFAULT_ENGINE: Final = "local"
-
-LOOPBACK: Final = "127.0.0.1"
-"""Address that only this machine reaches."""
-
-
-def _set_language(lang: Language | None) -> None:
-    """Set the language that a flag names; the code that draws pages reads it from the environment."""
-    if lang:
-        os.environ["V8_LANG"] = lang
-
-
-SeriesOption = Annotated[list[str] | None, Option(metavar="BTCUSDT-15m", help="Repeatable. Default: all.")]
-UniverseOption = Annotated[Path | None, Option(metavar="FILE.yaml", help="A file that lists series.")]
-SourceOption = Annotated[str, Option(metavar="|".join(SOURCES), help="Where candles come from.")]
-OtherSourceOption = Annotated[str | None, Option(metavar="|".join(SOURCES), help="Default: the run's.")]
-PublishOption = Annotated[str | None, Option(metavar="USER/NAME", help="Publish it to the Hub in the end.")]
-FormatOption = Annotated[str, Option("--format", metavar="table|csv|json", help="How to print it.")]
-DataDirOption = Annotated[Path | None, Option(metavar="DIR", help="Folder of CSV, Parquet, Feather or JSON.")]
-TablesOption = Annotated[Path | None, Option(metavar="DIR", help="Tables of profiles. Default: V8_TABLES.")]
-DeviceOption = Annotated[str, Option(metavar="auto|cpu|gpu", help="What computes; gpu refuses all else.")]
-WorkersOption = Annotated[str, Option(metavar="auto|N", help="Processes that train at the same time.")]
-EpochsOption = Annotated[int | None, Option(metavar="N", min=1, help="Most epochs. Default: the profile's.")]
-FleetSizeOption = Annotated[str, Option(metavar="auto|N", help="Series that train as one program.")]
-EngineOption = Annotated[str, Option(metavar="|".join(ENGINES), help="What trains: this machine, or others.")]
-LangOption = Annotated[
-    Language | None, Option(help="Language of pages. Default: V8_LANG, or en.", callback=_set_language)
-]
-AddressOption = Annotated[
-    str | None, Option(metavar="HOST:PORT|auto", help="Where an engine finds other machines.")
-]
-RevisionOption = Annotated[str | None, Option(metavar="SHA", help="Commit, branch or tag. Default: newest.")]
-OfflineOption = Annotated[bool, Option("--offline", help="Use only what is in the cache (HF_HUB_OFFLINE=1).")]
-RuntimeOption = Annotated[str, Option(metavar="auto|onnx|keras", help="auto: model.onnx where there is one.")]
-RunArgument = Annotated[Path | None, Argument(metavar="RUN", help="A run folder such as runs/frontier.")]
-PlaceArgument = Annotated[
-    Path | None, Argument(metavar="RUN", help="A folder of a run, of a back-test, or of pulled models.")
-]
-RunOption = Annotated[Path | None, Option("--run", metavar="RUN", help="RUN, named by an option.")]
-ProfileArgument = Annotated[str | None, Argument(metavar="PROFILE", help="The same as --profile.")]
-RepoOption = Annotated[str | None, Option(metavar="USER/NAME", help="A repository on the Hub instead.")]
-OverwriteOption = Annotated[bool, Option("--overwrite", help="Replace a file that v8 did not write, too.")]
-
+from v8.cli.shared import no_folder, require_folder_of, require_one_of
 
 PluginOption = Annotated[list[str] | None, Option(metavar="FILE.py", help="A plug-in; repeat for more.")]
-
-
-def language_words(lang: Language | None) -> list[str]:
-    """Return the words that repeat `--lang`, which is no option of the library."""
-    return ["--lang", lang] if lang else []
 
 
 def with_plugins(work: Callable[..., None]) -> Callable[..., None]:
@@ -122,94 +59,6 @@ def with_added_flags(work: Callable[..., None]) -> Callable[..., None]:
         )
     vars(call)["__signature__"] = signature.replace(parameters=parameters)
     return call
-
-
-def this_command(without: str | None = None) -> str:
-    """Return the command line of this process, ready to be pasted, without one flag that takes no value."""
-    words = [word for word in sys.argv[1:] if word != without]
-    return command(*words)
-
-
-def some_series(sentence: str) -> Any:
-    """Return a flag that names series, with its help."""
-    return Option(None, metavar="BTCUSDT-15m", help=sentence)
-
-
-def some_bars(sentence: str) -> Any:
-    """Return a flag that counts candles, with its help."""
-    return Option(None, metavar="N", min=1, max=MAX_BARS, help=sentence)
-
-
-def one_profile(name: str, argument: str | None, option: str | None) -> str | None:
-    """Return the profile that a command names, as a word or by `--profile`; None where it names none.
-
-    Args:
-        name: The command.
-        argument: The word.
-        option: The value of the option.
-
-    Raises:
-        ProfileError: If both name one, or the word is plainly something else.
-    """
-    if argument is None or argument == option:
-        return option
-    if option is not None:
-        raise contradiction(f"PROFILE {argument}", f"--profile {option}", "names the profile")
-    if Path(argument).suffix in (".yaml", ".yml"):
-        return argument
-    place = command(name)
-    rule = "takes the name or file of a profile"
-    if (Path(argument) / "run.json").is_file():
-        fix = "Name its profile; the command that a run prints when it is interrupted continues it"
-        raise ProfileError(where=place, rule=rule, got=f"the run folder {argument}", fix=fix)
-    meant = meant_word(argument, place)
-    if meant:
-        raise ProfileError(where=place, rule=rule, got=repr(argument), fix=meant)
-    return argument
-
-
-def maybe_run(argument: Path | None, option: Path | None) -> Path | None:
-    """Return the run that a command names, as a word or by `--run`; None where it names none.
-
-    Raises `ProfileError` if both name one.
-    """
-    if argument and option and argument != option:
-        raise contradiction(f"RUN {argument}", f"--run {option}", "names the run")
-    return argument or option
-
-
-def one_run(name: str, argument: Path | None, option: Path | None) -> Path:
-    """Return the run that a command of this name takes; see `maybe_run`.
-
-    Raises `ProfileError` if it names none.
-    """
-    run = maybe_run(argument, option)
-    if run is None:
-        fix = f"Write for example {command(name, 'runs/frontier')}"
-        raise ProfileError(where=command(name), rule="needs RUN", got="none", fix=fix)
-    return run
-
-
-def require_folder_of(flag: str, file: Path) -> None:
-    """Refuse a file in a folder that does not exist: v8 creates no folder for a misspelt path.
-
-    Raises `ProfileError` if there is no such folder.
-    """
-    if not file.parent.is_dir():
-        raise no_folder(flag, "is a file in a folder that exists", file.parent)
-
-
-def no_folder(flag: str, rule: str, folder: Path) -> ProfileError:
-    """Return the error for a folder that the user has to create first."""
-    fix = f"Make it first: mkdir -p {shlex.quote(str(folder))}"
-    return ProfileError(where=flag, rule=rule, got=f"no folder {folder}", fix=fix)
-
-
-def require_one_of(flag: str, value: str, choices: Collection[str]) -> None:
-    """Raise a `ProfileError` if the value of a flag is not among its choices."""
-    if value not in choices:
-        fix = advice(value, choices, "Choose one")
-        raise ProfileError(where=flag, rule=f"is one of {', '.join(choices)}", got=repr(value), fix=fix)
 
 
 def table_form(flag: str, file: Path, form: str | None = None, *, is_overwriting: bool) -> str:
@@ -268,106 +117,3 @@ def require_picture(file: Path, *, is_overwriting: bool) -> None:
         raise ProfileError(where="--plot", rule=rule, got=repr(file.name), fix=fix)
     require_folder_of("--plot", file)
     require_own("--plot", file, is_overwriting=is_overwriting)
-
-
-def open_candles(
-    source: str, data_dir: Path | None, tables: Path | None = None, message: str = ""
-) -> CandleSource:
-    """Open the source of candles that flags name.
-
-    Args:
-        source: Its name.
-        data_dir: Folder of files, for sources that read files.
-        tables: Folder of the covariates' tables.
-        message: Says that the command is at work. It is printed after the checks that need no time, and
-            before anything heavy is imported.
-
-    Raises:
-        ProfileError: If there is no source of that name, or what it needs does not exist.
-    """
-    set_covariate_folder(tables)
-
-    def begin() -> None:
-        if message:
-            report_waiting(message)
-
-    return open_source(source, data_dir=data_dir, begin=begin)
-
-
-def one_place(name: str, run: Path | None, repo: str | None) -> Path | str:
-    """Return the place of models that a command names: a run folder, or a repository on the Hub.
-
-    Raises `ProfileError` if it names none or both.
-    """
-    place = run or repo
-    if place and (run is None or repo is None):
-        return place
-    rule = "needs one place of models: a run folder, or --repo"
-    fix = "Write for example runs/frontier, or --repo user/name"
-    raise ProfileError(where=command(name), rule=rule, got="both" if run else "neither", fix=fix)
-
-
-def opening(place: Path | str, runtime: str = "keras") -> str:
-    """Return the first message of a command that opens models; empty if the folder does not exist.
-
-    Args:
-        place: Where the models are.
-        runtime: What computes, one of `v8.forecaster.runtimes.RUNTIMES`.
-    """
-    if isinstance(place, Path) and not place.is_dir():
-        return ""
-    has_tensorflow = find_spec("tensorflow") is not None
-    if not has_tensorflow or runtime == "onnx" or (runtime == "auto" and _may_use_onnx(place)):
-        return f"Opening {place}."
-    return f"Opening {place}: TensorFlow starts, which takes some seconds."
-
-
-def _may_use_onnx(place: Path | str) -> bool:
-    """Return whether models of a place are likely to be computed without TensorFlow."""
-    if find_spec("onnxruntime") is None:
-        return False
-    if isinstance(place, str):  # what a repository holds is not known yet
-        return True
-    patterns = ("model.onnx", "*/model.onnx", "models/*/model.onnx")
-    return any(True for pattern in patterns for _ in place.glob(pattern))
-
-
-def candles_of_models(
-    place: Path, source: str | None, data_dir: Path | None, tables: Path | None
-) -> Callable[[str], CandleSource]:
-    """Return a function that opens candles for the models of a place, by the source that a model names.
-
-    Args:
-        place: A folder of models.
-        source: Replaces the source that a model names.
-        data_dir: Folder of files; None for the one that the run of the models recorded.
-        tables: Folder of the covariates' tables; None for the recorded one.
-    """
-    message = opening(place)
-    if message:
-        report_waiting(message)
-
-    def open_named(name: str) -> CandleSource:
-        from v8.runs.nested_runs import recorded_folders
-
-        chosen = source or name
-        folders = recorded_folders(place)
-        folder = data_dir
-        tables_folder = tables
-        if folder is None and chosen == name and chosen in SOURCES and SOURCES[chosen].reads_folder:
-            folder = folders.data_dir
-        if tables_folder is None and TABLES_PLACE not in os.environ:
-            tables_folder = folders.tables
-        return open_candles(chosen, folder, tables_folder)
-
-    return open_named
-
-
-def names_of(series: Sequence[str] | None) -> list[str] | None:
-    """Return the checked names of the series that `--series` gives; None if it is not used."""
-    return [str(name) for name in chosen_series(series) or ()] or None
-
-
-def place_words(place: Path | str) -> tuple[str, ...]:
-    """Return the words of a command line that name a place of models."""
-    return (str(place),) if isinstance(place, Path) else ("--repo", place)

@@ -10,8 +10,16 @@ from v8.base import annexes
 from v8.base.errors import DataError, SeriesError, StorageError, V8Error
 from v8.base.interruption import set_exit_message
 from v8.base.invocation import command
+from v8.base.terminal import (
+    print_all_lines,
+    print_error,
+    print_lines,
+    print_message,
+    print_page,
+    print_reasons,
+    print_table,
+)
 from v8.cli import printing
-from v8.cli.printing import print_all_lines, print_error, print_lines, print_reasons, print_table
 from v8.data.market.sources.source import CandleSource
 from v8.publish.report import backtest as page
 from v8.publish.report.markup import DEMO_WARNING
@@ -38,9 +46,7 @@ def run_and_print(prepared: PreparedRun, *, opens: bool) -> RunSummary:
     _print_finished(prepared, finished)
     if repo and summary.failures:
         publish_others = command("publish", str(path), "--repo", repo, "--partial")
-        printing.print_message(
-            f"not published, because some series failed. Publish the others with: {publish_others}"
-        )
+        print_message(f"not published, because some series failed. Publish the others with: {publish_others}")
     elif repo:
         hub.publish_run(path, repo)
     return summary
@@ -98,7 +104,7 @@ def redraw(run: Path) -> int:
     try:
         if not any(isinstance(error, StorageError) for error in errors):
             pictures = draw_pictures(run, rows)
-            printing.print_page(run / REPORT_FILE)
+            print_page(run / REPORT_FILE)
             print_all_lines(f"Picture: {path}" for path in pictures)
     except StorageError as error:
         report_error(error)
@@ -132,5 +138,5 @@ def evaluate_folds(
     if finished.plan.missing:
         print_reasons("Without candles", sorted(finished.plan.missing.items()))
     print_lines(f"Written: {', '.join(map(str, files))}")
-    printing.print_page(path / page.PAGE_FILE)
+    print_page(path / page.PAGE_FILE)
     return results

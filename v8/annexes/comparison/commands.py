@@ -12,7 +12,7 @@ from v8.base.errors import ProfileError, SeriesError
 from v8.base.invocation import command
 from v8.base.own_files import require_own
 from v8.base.wording import Table, plural
-from v8.cli import options as cli
+from v8.cli import shared as cli
 from v8.data.market.series import Series
 from v8.data.market.sources.source import CandleSource, SeriesLister
 from v8.profile.profile import Profile, load_profile, profile_names
@@ -98,7 +98,7 @@ def compare_profiles(
     from v8.annexes.comparison.measuring import TrainingOptions
     from v8.annexes.comparison.page import require_same_comparison
     from v8.annexes.comparison.results import Comparison
-    from v8.cli.printing import print_lines
+    from v8.base.terminal import print_lines
 
     placement = _place(device, fleet_size)
     planned = Comparison(
@@ -186,8 +186,7 @@ def _compare_back_tests(
     fleet_size: str,
 ) -> None:
     """Compare profiles by a back-test of each over the same folds, and print their pools in one table."""
-    from v8.cli.printing import print_lines, print_table
-    from v8.cli.runs import evaluate_folds
+    from v8.base.terminal import print_lines, print_table
     from v8.publish.report.backtest import POOL_NOTE, pool_table
     from v8.runs.backtest import BacktestOptions
     from v8.runs.engines import choose_engine
@@ -203,7 +202,7 @@ def _compare_back_tests(
             command=command(*sys.argv[1:]),
         )
         shown_name = marked(profile.name, formulas_of([profile]))
-        results_by_profile[shown_name] = evaluate_folds(out / profile.name, backtest, candles, engine)
+        results_by_profile[shown_name] = cli.evaluate_folds(out / profile.name, backtest, candles, engine)
     title = f"{plural(len(results_by_profile), 'profile')} over {plural(num_folds, 'fold')}"
     print_table(pool_table(results_by_profile, title))
     print_lines(POOL_NOTE)
@@ -233,7 +232,7 @@ def _write_and_print(comparison: "Comparison", out: Path) -> None:
         write_comparison,
     )
     from v8.annexes.comparison.recommendation import advice, error_cautions
-    from v8.cli.printing import print_lines, print_reasons, print_table
+    from v8.base.terminal import print_lines, print_reasons, print_table
     from v8.publish.report.markup import DEMO_WARNING, Html
 
     files = write_comparison(out, comparison)

@@ -7,7 +7,7 @@ from typer import Option, echo
 
 from v8.base.invocation import command
 from v8.base.registry import require_package
-from v8.cli import options as cli
+from v8.cli import shared as cli
 from v8.profile.profile import config_path, load_profile, profile_names
 from v8.runs.options import chosen_series, require_covariate_files, served_series
 
@@ -54,7 +54,6 @@ def search(
     from v8.annexes.search.printing import search_settings
     from v8.annexes.search.ranges import read_ranges
     from v8.annexes.search.search import Search
-    from v8.cli.runs import fold_observer
     from v8.runs.backtest import BacktestOptions
     from v8.runs.engines import choose_engine
 
@@ -70,7 +69,7 @@ def search(
         num_later=later,
         source=candles,
         engine=chosen_engine,
-        observer=fold_observer(),
+        observer=cli.fold_observer(),
         is_redone=is_redone,
     )
     search_settings(prepared_search, trials, hours)

@@ -5,8 +5,8 @@ import time
 
 from v8.annexes.search.search import FILES, START, Search
 from v8.base.interruption import set_exit_message
+from v8.base.terminal import print_lines, print_table
 from v8.base.wording import ABSENT, Table
-from v8.cli.printing import print_lines, print_table
 from v8.publish.report import backtest as page
 from v8.runs.nested_runs import hold_backtest
 

@@ -2,7 +2,7 @@
 
 from typer import Option
 
-from v8.cli import options as cli
+from v8.cli import shared as cli
 
 
 def worth(

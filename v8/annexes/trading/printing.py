@@ -8,7 +8,7 @@ from v8.annexes.trading.rules import TradingResults, TradingTerms
 from v8.annexes.trading.study import measure_trading
 from v8.base.language import language
 from v8.base.starting import quiet_start
-from v8.cli.printing import print_lines, print_page, print_table
+from v8.base.terminal import print_lines, print_page, print_table
 from v8.data.market.sources.source import CandleSource
 from v8.publish.report.markup import DEMO_WARNING, Html, join
 from v8.runs.backtest_results import BacktestResults

@@ -8,7 +8,7 @@ from v8.annexes.live.ledger import DEFAULT_LEDGER
 from v8.annexes.live.ledger.commands import LedgerOption
 from v8.base.invocation import command
 from v8.base.registry import require_package
-from v8.cli import options as cli
+from v8.cli import shared as cli
 
 APP_PACKAGES: Final = ("starlette", "uvicorn")
 """Packages of the extra `app`."""

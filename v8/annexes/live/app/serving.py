@@ -15,8 +15,8 @@ from v8.annexes.live.app.server import WAIT_S, Site, make_application, make_serv
 from v8.base.errors import ProfileError
 from v8.base.interruption import set_exit_message
 from v8.base.starting import quiet_start
-from v8.cli.options import LOOPBACK
-from v8.cli.printing import print_message
+from v8.base.terminal import print_message
+from v8.cli.shared import LOOPBACK
 from v8.data.market.sources.source import CandleSource, present_of
 from v8.forecaster.runtimes import AUTO
 from v8.runs.engines import place as place_models

@@ -16,9 +16,9 @@ from v8.base.interruption import set_exit_message
 from v8.base.invocation import command
 from v8.base.net import in_thread, with_progress
 from v8.base.starting import quiet_start
+from v8.base.terminal import print_lines, print_message
 from v8.base.wording import plural
-from v8.cli.options import place_words
-from v8.cli.printing import print_lines, print_message
+from v8.cli.shared import place_words
 from v8.data.market.series import iso
 from v8.data.market.sources.source import CandleSource
 from v8.runs.engines import place as place_models

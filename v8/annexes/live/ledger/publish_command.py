@@ -10,8 +10,8 @@ from pathlib import Path
 from v8.annexes.live.ledger.database import Ledger
 from v8.annexes.live.ledger.publishing import LedgerDataset
 from v8.base.storage import passing_folder
-from v8.cli.hub import publish_staged
-from v8.cli.printing import print_message
+from v8.base.terminal import print_message
+from v8.cli.shared import publish_staged
 from v8.publish.hub.client import check_repo_name
 
 
@@ -31,6 +31,6 @@ def publish_record(ledger: Path, place: Path | str, repo: str, *, is_repairing: 
     check_repo_name(repo, "--publish")
     with Ledger.open(ledger) as opened_ledger, passing_folder("v8-record") as folder:
         staged = LedgerDataset(folder, repo, opened_ledger, place, int(time.time()), is_repairing)
-        published = publish_staged(staged, repo, print_message, is_private=False)
+        published = publish_staged(staged, repo, print_message)
     unsent = f"Nothing was sent: {published.url} has closes of today, or all that there is."
     print_message(f"Published: {published.url}" if published.sent else unsent)

@@ -6,7 +6,7 @@ from typer import Exit, Option, echo
 
 from v8.annexes.live.ledger import DEFAULT_LEDGER
 from v8.base.errors import SeriesError
-from v8.cli import options as cli
+from v8.cli import shared as cli
 from v8.data.market.sources.source import SOURCES
 from v8.runs.options import chosen_series, require_covariate_files
 
@@ -62,11 +62,9 @@ def update(
         work.preview_renewal(renewal, chosen)
         return
     if publish:
-        from v8.cli import hub
-
-        hub.check_publishing(publish, candles)
+        cli.check_publishing(publish, candles)
     is_complete = work.renew(renewal, chosen, chosen_engine)
     if publish:
-        hub.publish_run(run, publish, is_partial=True)
+        cli.publish_run(run, publish, is_partial=True)
     if not is_complete:
         raise Exit(SeriesError.exit_code)

@@ -15,10 +15,9 @@ from v8.annexes.live.promotion.renewal import (
 from v8.base.errors import ProfileError, listed
 from v8.base.interruption import set_exit_message
 from v8.base.storage import FolderLock
+from v8.base.terminal import print_all_lines, print_error, print_lines, print_reasons, print_table
 from v8.base.wording import Table
-from v8.cli import printing
-from v8.cli.options import require_one_of
-from v8.cli.printing import print_all_lines, print_error, print_lines, print_reasons, print_table
+from v8.cli import shared as cli
 from v8.data.market.series import Series
 from v8.data.market.sources.source import SOURCES
 from v8.publish.report.outputs import ReportWriter, RunOutputs
@@ -32,7 +31,7 @@ def stale_rule(when: str, max_age_days: float | None) -> StalenessRule:
 
     Raises `ProfileError` if one of them is wrong, or they contradict each other.
     """
-    require_one_of("--when", when, STALENESS_RULES)
+    cli.require_one_of("--when", when, STALENESS_RULES)
     if max_age_days is not None and (when != "age" or not math.isfinite(max_age_days)):
         rule = "is a number of days, for --when age"
         fix = "Write for example param:max_age 7, or leave it out"
@@ -52,13 +51,13 @@ def renew(renewal: Renewal, chosen: Sequence[Series], engine: Engine) -> bool:
     set_exit_message(f"interrupted: what served in {renewal.run} serves on. Go on with: {renewal.command}")
     with FolderLock(renewal.run):
         steps = []
-        observer = ObserverGroup([printing.RunDisplay(), ReportWriter()])
+        observer = ObserverGroup([cli.run_display(), ReportWriter()])
         for step in renewal.renew(chosen, engine, observer):
             _print_renewal(step)
             steps.append(step)
         rows = RunOutputs(renewal.run, print_error).write()  # also after a kill between a decision and this
     if any(decision.is_replaced for step in steps for decision in step.decisions):
-        printing.print_leaderboard(rows, renewal.run)
+        cli.print_leaderboard(rows, renewal.run)
     return not any(step.failures or step.without_onnx for step in steps)
 
 
@@ -74,7 +73,7 @@ def preview_renewal(renewal: Renewal, chosen: Sequence[Series]) -> None:
         _print_renewal(report)
         if report.stale:
             plan = renewal.plan(renewal.next_generation(report.stale), list(report.stale))
-            printing.print_plan(plan, renewal.source)
+            cli.print_plan(plan, renewal.source)
 
 
 def _print_renewal(step: StalenessReport | GenerationResult) -> None:
@@ -92,7 +91,7 @@ def _print_renewal(step: StalenessReport | GenerationResult) -> None:
     if step.failures:
         reasons = [(str(failure.series), failure.reason or "") for failure in step.failures]
         print_reasons(f"{len(reasons)} series failed; what served serves on", reasons)
-    printing.print_without_onnx(step.without_onnx)
+    cli.print_without_onnx(step.without_onnx)
 
 
 def print_decisions(renewed: GenerationResult) -> None:

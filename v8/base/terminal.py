@@ -1,0 +1,149 @@
+"""Printing: lines, tables and JSON on standard output, messages on standard error.
+
+If the output is not a terminal, it gets nothing but text and line ends. Texts may come from files of other
+people; whatever is printed goes through `v8.base.safe_text.for_terminal`, so that no terminal obeys it.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import rich.table
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from v8.base.errors import V8Error
+from v8.base.safe_text import for_terminal
+from v8.base.wording import Table
+from v8.base.wrapping import for_stream
+
+_MIN_PROSE_WIDTH: Final = 20  # columns for prose, however wide the other columns of a table are
+
+
+def make_console() -> Console:
+    """Return a console on standard output, as wide as the terminal, as COLUMNS says, or 80 columns."""
+    return Console(force_terminal=sys.stdout.isatty())
+
+
+def print_table(table: Table) -> None:
+    """Print a table below its title, in parts where the terminal is too narrow for all columns.
+
+    Each part begins with the columns that identify a row. Titles, headers and the last column of prose are
+    broken between words; no other cell is.
+    """
+    console = make_console()
+    names_of_columns = [for_terminal(name) for name in table.columns]
+    rows = [[for_terminal(str(cell)) for cell in row] for row in table.rows]
+    console.print(Text(for_terminal(table.title)))
+    num_columns = len(table.columns)
+    num_names = _num_identifying_columns(rows, num_columns)
+    widths = [
+        _least_width(name, [row[column] for row in rows]) for column, name in enumerate(names_of_columns)
+    ]
+    if table.is_prose:
+        widths[-1] = max(_MIN_PROSE_WIDTH, console.width - _total_width(widths[:-1]))
+    column_width = max(_MIN_PROSE_WIDTH, console.width - _total_width(widths[:num_names]))
+    for column in range(num_names, num_columns):
+        widths[column] = min(widths[column], column_width)
+    for part in _parts(widths, num_names, console.width):
+        console.print(_rich_table(table, rows, part, widths), "")
+
+
+def _num_identifying_columns(rows: Sequence[Sequence[str]], num_columns: int) -> int:
+    """Return how many of the first columns it takes to distinguish all rows; 1 if all columns do not."""
+    for num in range(1, num_columns):
+        if len({tuple(row[:num]) for row in rows}) == len(rows):
+            return num
+    return 1
+
+
+def _least_width(name: str, cells: Sequence[str]) -> int:
+    """Return the width of a column: that of its widest cell, or of the longest word of its name."""
+    return max((cell_len(text) for text in [*name.split(), *cells]), default=0)
+
+
+def _parts(widths: Sequence[int], num_names: int, console_width: int) -> list[list[int]]:
+    """Divide the columns of a table into parts that fit the terminal.
+
+    Args:
+        widths: Of all columns.
+        num_names: The first columns, which every part repeats.
+        console_width: In columns of the terminal.
+
+    Returns:
+        The numbers of each part's columns.
+    """
+    names = list(range(num_names))
+    parts = [names]
+    for column in range(num_names, len(widths)):
+        width = _total_width(widths[number] for number in parts[-1]) + widths[column]
+        if parts[-1] != names and width > console_width:
+            parts.append(names)
+        parts[-1] = [*parts[-1], column]
+    return parts
+
+
+def _rich_table(
+    table: Table, rows: Sequence[Sequence[str]], part: Sequence[int], widths: Sequence[int]
+) -> rich.table.Table:
+    """Lay out one part of a table; `part` has the numbers of its columns."""
+    layout = rich.table.Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for column in part:
+        is_text = column == 0 or table.is_prose
+        layout.add_column(
+            Text(for_terminal(table.columns[column])),
+            width=widths[column],
+            justify="left" if is_text else "right",
+            overflow="fold",
+        )
+    for row in rows:
+        layout.add_row(*(Text(row[column]) for column in part))
+    return layout
+
+
+def _total_width(widths: Iterable[int]) -> int:
+    """Return the width of some columns of a table, with the gap behind each of them."""
+    return sum(width + 2 for width in widths)
+
+
+def print_reasons(title: str, rows: Iterable[tuple[str, str]]) -> None:
+    """Print a table of series and the reasons why they failed."""
+    print_table(Table(("series", "reason"), rows, title, is_prose=True))
+
+
+def print_page(page: Path) -> None:
+    """Print the address of a page if it was written; terminals open it on a click."""
+    if page.is_file():
+        print_lines(f"Report: {page.absolute().as_uri()}")
+
+
+def print_lines(*lines: str) -> None:
+    """Print lines; on a terminal they break at spaces, elsewhere they stay whole."""
+    print_all_lines(lines)
+
+
+def print_all_lines(lines: Iterable[str]) -> None:
+    """Print lines that are already together in a list, as `print_lines` does."""
+    sys.stdout.writelines(f"{for_stream(for_terminal(line), sys.stdout)}\n" for line in lines)
+    sys.stdout.flush()
+
+
+def print_json(content: Any) -> None:
+    """Print one JSON document; JSON itself escapes all that is not ASCII."""
+    sys.stdout.write(json.dumps(content, indent=2, allow_nan=False) + "\n")
+    sys.stdout.flush()
+
+
+def print_message(text: str) -> None:
+    """Print a message, which is no result, to standard error."""
+    sys.stderr.write(f"{for_stream(for_terminal(text), sys.stderr)}\n")
+    sys.stderr.flush()
+
+
+def print_error(error: V8Error) -> None:
+    """Print an error that does not end the command."""
+    print_message(f"error: {error}")
