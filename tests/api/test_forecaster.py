@@ -82,8 +82,8 @@ def test_loading_starts_tensorflow_without_a_word_and_leaves_standard_error_alon
     env = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
     env |= {"TF_CPP_MIN_LOG_LEVEL": level} if level else {}
     words = [sys.executable, "-c", program, str(trained_run.path), "BTCUSDT-15m"]
-    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "mine")
+    process = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stdout, process.stderr) == (0, "", "mine")
 
 
 def test_only_a_model_of_a_run_is_pushed(forecaster: v8.Forecaster) -> None:

@@ -60,8 +60,8 @@ def test_the_forecasts_of_a_run_of_a_frame_are_exported_without_naming_its_folde
     run, shell = runs
     assert Path(str(run.record.data_dir)).parent.name == "frames"
     for path in (run.path, shell):
-        done = called("export", path, "--out", tmp_path / f"{path.parent.name}.csv", cwd=tmp_path, tf=True)
-        assert done.returncode == 0, done.stderr
+        process = called("export", path, "--out", tmp_path / f"{path.parent.name}.csv", cwd=tmp_path, tf=True)
+        assert process.returncode == 0, process.stderr
     assert (tmp_path / "python.csv").read_bytes() == (tmp_path / "shell.csv").read_bytes()
 
 
@@ -151,8 +151,8 @@ def test_no_command_shows_it_as_evaluated(
         *words[1:],
         *(files if words[0] in ("predict", "update", "app") else ()),
     )
-    done = called(*words, cwd=runs[1].parent.parent, tf=True)
-    assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done.stderr
+    process = called(*words, cwd=runs[1].parent.parent, tf=True)
+    assert (process.returncode, said in process.stdout + process.stderr) == (code, True), process.stderr
 
 
 @pytest.mark.tf

@@ -105,5 +105,5 @@ def test_another_span_and_too_few_candles_are_refused(trained_run: Any, profile:
 def test_importing_v8_starts_no_library_for_it() -> None:
     heavy = "('tensorflow', 'keras', 'pandas')"
     program = f"import sys, v8; v8.windows; print([name for name in {heavy} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "[]"

@@ -40,8 +40,8 @@ def test_a_second_signal_ends_the_process_at_once() -> None:
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
         "    print('still here')\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (130, "")
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stdout) == (130, "")
 
 
 @pytest.mark.process
@@ -55,8 +55,8 @@ def test_a_ctrl_c_that_is_ignored_on_purpose_is_not_held_back_either() -> None:
         "    check()\n"
         "    print('still here')\n"
     )
-    done = subprocess.run([*DEAF, sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "still here\n", "")
+    process = subprocess.run([*DEAF, sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stdout, process.stderr) == (0, "still here\n", "")
 
 
 def test_another_thread_leaves_the_signals_alone() -> None:
@@ -207,11 +207,11 @@ sys.exit("not left")
 
 @pytest.mark.process
 def test_who_leaves_at_once_waits_for_threads_and_loses_no_line() -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", LATE], capture_output=True, text=True, timeout=HANG_S, check=False
     )
-    assert (done.returncode, done.stderr) == (4, "")
-    assert done.stdout.splitlines() == [
+    assert (process.returncode, process.stderr) == (4, "")
+    assert process.stdout.splitlines() == [
         "a line that is still in the buffer",
         "a thread's last line",
         "what was put off",
@@ -224,15 +224,15 @@ def test_who_leaves_at_once_asks_nothing_of_a_stream_that_is_closed() -> None:
     line = LATE.replace(
         "exit_without_teardown(4)", "atexit.register(sys.stderr.close); exit_without_teardown(4)"
     )
-    done = subprocess.run([sys.executable, "-c", line], capture_output=True, timeout=HANG_S, check=False)
-    assert (done.returncode, done.stderr) == (4, b"")
+    process = subprocess.run([sys.executable, "-c", line], capture_output=True, timeout=HANG_S, check=False)
+    assert (process.returncode, process.stderr) == (4, b"")
 
 
 @pytest.mark.process
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
 def test_output_that_cannot_be_written_is_left_to_python_to_say() -> None:
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", LATE],
             stdout=full,
             stderr=subprocess.PIPE,
@@ -240,5 +240,5 @@ def test_output_that_cannot_be_written_is_left_to_python_to_say() -> None:
             timeout=HANG_S,
             check=False,
         )
-    assert done.returncode != 4
-    assert "No space left on device" in done.stderr or "not left" in done.stderr
+    assert process.returncode != 4
+    assert "No space left on device" in process.stderr or "not left" in process.stderr

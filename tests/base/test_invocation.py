@@ -59,7 +59,7 @@ def test_a_script_tells_v8_how_it_was_called(tmp_path: Path) -> None:
     python.write_text('#!/bin/sh\necho "$V8_COMMAND" "$@"\n')
     python.chmod(0o755)
     for script, words in (("scripts/v8", "pull --repo a/b"), ("scripts/run", "--smoke")):
-        done = subprocess.run(
+        process = subprocess.run(
             [script, *words.split()],
             cwd=REPOSITORY,
             env={**os.environ, "V8_VENV": str(tmp_path)},
@@ -68,7 +68,7 @@ def test_a_script_tells_v8_how_it_was_called(tmp_path: Path) -> None:
             check=True,
         )
         told = words if script == "scripts/v8" else f"run {words}"
-        assert done.stdout.splitlines()[-1] == f"scripts/v8 -m v8 {told}"
+        assert process.stdout.splitlines()[-1] == f"scripts/v8 -m v8 {told}"
 
 
 @pytest.mark.process
@@ -77,7 +77,7 @@ def test_a_missing_package_is_one_sentence_that_names_the_interpreter_and_the_wa
     package: str, tmp_path: Path
 ) -> None:
     words = ["run", "--source", "demo", "--smoke", "--series", "BTCUSDT-15m", "--precision", "float32"]
-    done = subprocess.run(
+    process = subprocess.run(
         [
             sys.executable,
             "-c",
@@ -94,8 +94,8 @@ def test_a_missing_package_is_one_sentence_that_names_the_interpreter_and_the_wa
         text=True,
         check=False,
     )
-    assert done.returncode == 1
-    assert done.stderr == (
+    assert process.returncode == 1
+    assert process.stderr == (
         f"error: v8: needs the package {package}; got none in {sys.executable}. Start it as scripts/v8, "
         "which installs what is missing into .venv, or with .venv/bin/python.\n"
     )
@@ -137,19 +137,19 @@ def test_a_library_that_cannot_be_loaded_is_one_sentence(
     script.write_text(LIBRARY_FAILS)
     words = ["run", "--source", "demo", "--smoke", "--profile", "frontier", "--precision", "float32"]
     words += ["--series", "BTCUSDT-15m", "--series", "ETHUSDT-15m", "--runs", str(tmp_path / "runs")]
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, script, said, *words, "--workers", workers],
         env={**os.environ, "V8_HOME": str(tmp_path / "home"), "PYTHONPATH": str(REPOSITORY)},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == (1 if workers == "1" else 4)
-    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert process.returncode == (1 if workers == "1" else 4)
+    errors = [line for line in process.stderr.splitlines() if line.startswith("error: ")]
     sentence = f"error: v8: needs the package tensorflow, with every library of it; got {said}. {fix}"
     assert errors
     assert all(line.startswith(sentence) for line in errors)
-    assert "Traceback" not in done.stdout + done.stderr
+    assert "Traceback" not in process.stdout + process.stderr
 
 
 def test_a_name_that_v8_itself_lacks_is_a_fault_of_ours_and_stays_one() -> None:
@@ -211,8 +211,8 @@ def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.process
 def test_the_trap_works(trap: Path) -> None:
-    done = subprocess.run([sys.executable, "-m", "v8", "--version"], capture_output=True, check=False)
-    assert done.returncode != 0
+    process = subprocess.run([sys.executable, "-m", "v8", "--version"], capture_output=True, check=False)
+    assert process.returncode != 0
     assert trap.exists()
 
 
@@ -226,14 +226,14 @@ def test_scripts_start_without_the_working_folder_on_the_path(
     python.parent.mkdir(parents=True)
     python.write_text(f'#!/bin/sh\n[ "$2" = pip ] || exec {sys.executable} "$@"\n')
     python.chmod(0o755)
-    done = subprocess.run(
+    process = subprocess.run(
         [REPOSITORY / script, "--help"],
         env={**os.environ, "V8_VENV": str(python.parents[1]), "PYTHONPATH": str(REPOSITORY)},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert (done.returncode, trap.exists()) == (0, False), done.stderr
+    assert (process.returncode, trap.exists()) == (0, False), process.stderr
 
 
 @pytest.mark.process
@@ -242,14 +242,14 @@ def test_the_entry_point_starts_without_the_working_folder_on_the_path(trap: Pat
     program = tmp_path / "bin" / "v8"
     program.parent.mkdir()
     program.write_text("import sys\nfrom v8.__main__ import main\nsys.exit(main())\n")
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, program, "--version"],
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert (done.returncode, trap.exists()) == (0, False), done.stderr
+    assert (process.returncode, trap.exists()) == (0, False), process.stderr
 
 
 @pytest.mark.process
@@ -284,5 +284,5 @@ def test_a_program_of_ours_is_of_the_package_that_runs_wherever_that_lies(tmp_pa
         "subprocess.run(program_of('v8.base.version'), env=safe, check=True)\n"
     )
     words = [sys.executable, "-c", code]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert done.stdout == "the version of this copy\n"
+    process = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert process.stdout == "the version of this copy\n"

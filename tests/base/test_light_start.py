@@ -31,7 +31,7 @@ def test_tensorflow_starts_without_what_v8_does_not_use_and_whoever_asks_later_g
     pytest.importorskip("jax", reason="needs JAX: pip install jax")
     env = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
     env |= {"MPLBACKEND": "agg"} | ({"TF_CPP_MIN_LOG_LEVEL": level} if level else {})
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True, check=False
     )
-    assert done.stdout.splitlines() == ["keras tensorflow", "True 2.0"], done.stderr
+    assert process.stdout.splitlines() == ["keras tensorflow", "True 2.0"], process.stderr

@@ -64,9 +64,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(place: Path, halfway: Path, make_profile: Callable[..., Profile]) -> Path:
     """A run of two worker processes, evaluated beside the baseline of a plug-in."""
     profile = make_profile("dense_newest", training={"epochs": 1})
-    done = called("run", *words_of(profile, place), "--workers", "2", "--plugin", halfway, cwd=place, tf=True)
-    assert done.returncode == 0, done.stderr
-    assert f"--source demo --plugin {halfway}" in done.stdout  # the command that forecasts can be pasted
+    process = called(
+        "run", *words_of(profile, place), "--workers", "2", "--plugin", halfway, cwd=place, tf=True
+    )
+    assert process.returncode == 0, process.stderr
+    assert f"--source demo --plugin {halfway}" in process.stdout  # the command that forecasts can be pasted
     return place / "runs" / "tiny"
 
 
@@ -86,27 +88,27 @@ def test_whoever_goes_on_with_the_run_brings_the_same(
     run: Path, place: Path, halfway: Path, tmp_path: Path
 ) -> None:
     words = ["--profile", place / "tiny.yaml", "--source", "demo", "--series", SERIES[0]]
-    done = called("run", *words, cwd=place, tf=True)
-    assert done.returncode == 2
-    assert "is continued with the plug-ins that it was started with, halfway.py (" in done.stderr
-    assert "got none. Name the same with --plugin" in done.stderr
+    process = called("run", *words, cwd=place, tf=True)
+    assert process.returncode == 2
+    assert "is continued with the plug-ins that it was started with, halfway.py (" in process.stderr
+    assert "got none. Name the same with --plugin" in process.stderr
     other = tmp_path / "halfway.py"
     other.write_text(halfway.read_text() + "\n")
-    done = called("run", *words, "--plugin", other, cwd=place, tf=True)
-    assert done.returncode == 2 and "got halfway.py (" in done.stderr
-    done = called("update", run, "--source", "demo", "--dry-run", cwd=place, tf=True)
-    assert done.returncode == 2 and "Name the same with --plugin." in done.stderr
+    process = called("run", *words, "--plugin", other, cwd=place, tf=True)
+    assert process.returncode == 2 and "got halfway.py (" in process.stderr
+    process = called("update", run, "--source", "demo", "--dry-run", cwd=place, tf=True)
+    assert process.returncode == 2 and "Name the same with --plugin." in process.stderr
     env = {**os.environ, "V8_PLUGINS": str(halfway)}
-    done = called("run", *words, cwd=place, env=env, tf=True)
-    assert done.returncode == 0 and "1 finished before" in done.stdout
+    process = called("run", *words, cwd=place, env=env, tf=True)
+    assert process.returncode == 0 and "1 finished before" in process.stdout
 
 
 @pytest.mark.nightly
 @pytest.mark.tf
 @pytest.mark.process
 def test_a_model_of_a_stock_graph_forecasts_without_it(run: Path, place: Path) -> None:
-    done = called("predict", run, "--series", SERIES[0], "--source", "demo", cwd=place, tf=True)
-    assert done.returncode == 0, done.stderr
+    process = called("predict", run, "--series", SERIES[0], "--source", "demo", cwd=place, tf=True)
+    assert process.returncode == 0, process.stderr
     assert called("report", run, cwd=place, tf=True).returncode == 0
     assert v8.Run(run)[SERIES[0]].evaluation["forecaster"].eq("halfway").any()
 
@@ -115,14 +117,14 @@ def test_a_model_of_a_stock_graph_forecasts_without_it(run: Path, place: Path) -
 @pytest.mark.process
 def test_a_back_test_and_a_comparison_evaluate_beside_it(run: Path, place: Path, halfway: Path) -> None:
     words = ["--source", "demo", "--series", SERIES[0], "--plugin", halfway]
-    done = called(
+    process = called(
         *("backtest", "--profile", place / "tiny.yaml", "--folds", "2", "--out", "folds", *words),
         cwd=place,
         tf=True,
     )
-    assert done.returncode == 0, done.stderr
-    done = called("compare-profiles", place / "tiny.yaml", *words, cwd=place, tf=True)
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
+    process = called("compare-profiles", place / "tiny.yaml", *words, cwd=place, tf=True)
+    assert process.returncode == 0, process.stderr
     for fold in ("folds/fold-1", "folds/fold-2", "comparison/runs/tiny"):
         assert forecasters(place / fold / SERIES[0])[-1] == "halfway"
 
@@ -183,8 +185,8 @@ def test_a_broken_file_is_one_sentence_and_leaves_nothing(text: str, words: str,
         v8.plugin(file)
     assert f"plug-in {file}" in str(caught.value)
     assert dict(BASELINES) == known and not plugins.loaded and not for_children
-    done = called("features", "--plugin", file)
-    assert (done.returncode, done.stderr.count("\n"), "Traceback" in done.stderr) == (2, 1, False)
+    process = called("features", "--plugin", file)
+    assert (process.returncode, process.stderr.count("\n"), "Traceback" in process.stderr) == (2, 1, False)
 
 
 @pytest.mark.tf

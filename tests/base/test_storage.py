@@ -169,6 +169,8 @@ def test_passing_folders_that_killed_processes_left_go_with_the_next(tmp_path: P
     mine.mkdir()
     subprocess.run([sys.executable, "-c", code], env={**env, "KILLED": "1"}, check=False)
     assert len(list(tmp_path.iterdir())) == 2
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
-    assert len(done.stdout.split()) == 2
+    process = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+    )
+    assert len(process.stdout.split()) == 2
     assert list(tmp_path.iterdir()) == [mine]

@@ -29,8 +29,8 @@ def package(tmp_path: Path) -> Path:
 
 def git(folder: Path, *words: str) -> str:
     named = ("-c", "user.name=Test", "-c", "user.email=test@localhost")
-    done = subprocess.run(["git", *named, *words], cwd=folder, check=True, capture_output=True, text=True)
-    return done.stdout.strip()
+    process = subprocess.run(["git", *named, *words], cwd=folder, check=True, capture_output=True, text=True)
+    return process.stdout.strip()
 
 
 def make_repository(folder: Path) -> str:

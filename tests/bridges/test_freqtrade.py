@@ -380,12 +380,12 @@ def said(place: Path, command: str, *words: str, strategy: str = "V8Strategy", *
         places = ("--config", file, "--user-data-dir", place / "user_data", "--strategy-path", BRIDGE)
         call = (sys.executable, "-m", "freqtrade", command, *places, "--timerange", span)
         env = {**os.environ, "COLUMNS": "200", "HOME": str(place)}
-        done = subprocess.run(
+        process = subprocess.run(
             [*map(str, call), "--strategy", strategy, *words],
             capture_output=True, text=True, env=env, check=False, timeout=300,
         )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
+    assert process.returncode == 0, process.stdout + process.stderr
+    return process.stdout + process.stderr
 
 
 def trades(place: Path) -> list[dict[str, Any]]:

@@ -33,19 +33,19 @@ def call(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_back_test_says_what_it_found_and_is_continued_only_as_it_was_begun(place: Path) -> None:
-    done = call(place, *SMALL, *ONE, "--forecasts", "all.parquet")
-    assert done.returncode == 0, done.stderr
+    process = call(place, *SMALL, *ONE, "--forecasts", "all.parquet")
+    assert process.returncode == 0, process.stderr
     table = pd.read_parquet(place / "all.parquet")
-    assert set(table["fold"]) == {1} and f"Written: all.parquet, {len(table):,} rows." in done.stdout
-    assert "Fold 1 of 1: 1 series." in done.stdout
+    assert set(table["fold"]) == {1} and f"Written: all.parquet, {len(table):,} rows." in process.stdout
+    assert "Fold 1 of 1: 1 series." in process.stdout
     assert (
         "1 fold of 1 series, each trained again on 2,300 candles from demo: 1 of 1 models evaluated."
-        in done.stdout
+        in process.stdout
     )
-    assert "Simulated market" in done.stdout
-    require_narrow(done.stdout, "all folds, 15m")
-    found = json.loads((place / "folds" / "backtest.json").read_text("utf-8"))
-    assert [one["name"] for one in found["results"]["pools"]] == ["all folds"]
+    assert "Simulated market" in process.stdout
+    require_narrow(process.stdout, "all folds, 15m")
+    content = json.loads((place / "folds" / "backtest.json").read_text("utf-8"))
+    assert [one["name"] for one in content["results"]["pools"]] == ["all folds"]
     assert (place / "folds" / "fold-1" / "report.html").is_file()
     other = call(place, *SMALL, *ONE, "--epochs", "1", "--history", "2401")
     assert other.returncode != 0
@@ -59,9 +59,9 @@ def test_changed_candles_are_told_left_out_and_no_success(place: Path) -> None:
     frame = DemoSource().candles(series, 2_400).to_frame()
     frame.to_csv(files / f"{series}.csv")
     wanted = [*SMALL, *ONE[2:-1], "changed", "--source", "files", "--data-dir", str(files)]
-    done = call(place, *wanted)
-    assert done.returncode == 0, done.stderr
-    assert "1 of 1 models evaluated. All folds are complete." in done.stdout
+    process = call(place, *wanted)
+    assert process.returncode == 0, process.stderr
+    assert "1 of 1 models evaluated. All folds are complete." in process.stdout
     frame["volume"] *= 2
     frame.to_csv(files / f"{series}.csv")
     again = call(place, *wanted)
@@ -75,8 +75,8 @@ def test_changed_candles_are_told_left_out_and_no_success(place: Path) -> None:
 
 
 def test_a_history_that_is_too_short_is_one_sentence(place: Path) -> None:
-    done = call(place, *SMALL[:4], "--folds", "3", "--history", "2400", *ONE[:-1], "short")
-    assert done.returncode == 3
-    assert "3 folds of 15m: need " in done.stderr and "Lower --folds or --bars" in done.stderr
-    assert done.stderr.count("\n") == 1
+    process = call(place, *SMALL[:4], "--folds", "3", "--history", "2400", *ONE[:-1], "short")
+    assert process.returncode == 3
+    assert "3 folds of 15m: need " in process.stderr and "Lower --folds or --bars" in process.stderr
+    assert process.stderr.count("\n") == 1
     assert not (place / "short" / "plan.json").exists()

@@ -68,11 +68,11 @@ def imported_by(*words: str) -> tuple[set[str], subprocess.CompletedProcess[str]
         "finally:\n"
         "    print('imported:', *sorted({name.partition('.')[0] for name in sys.modules}))\n"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False
     )
-    last = done.stdout.splitlines()[-1]
-    return set(last.removeprefix("imported:").split()), done
+    last = process.stdout.splitlines()[-1]
+    return set(last.removeprefix("imported:").split()), process
 
 
 @pytest.mark.process
@@ -112,11 +112,11 @@ def test_help_and_usage_errors_start_neither_tensorflow_nor_pandas(words: list[s
     ],
 )
 def test_a_usage_error_is_one_line_and_exits_2(words: list[str], match: str, tmp_path: Path) -> None:
-    done = call("run", "--runs", str(tmp_path / "runs"), *words)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert match in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    process = call("run", "--runs", str(tmp_path / "runs"), *words)
+    assert process.returncode == 2
+    assert process.stdout == ""
+    assert match in process.stderr
+    assert len(process.stderr.splitlines()) == 1
     assert not (tmp_path / "runs").exists()
 
 
@@ -124,20 +124,20 @@ def test_a_usage_error_is_one_line_and_exits_2(words: list[str], match: str, tmp
 def test_device_gpu_refuses_to_run_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
-    done = call("run", "--source", "demo", "--device", "gpu", "--runs", str(tmp_path / "runs"))
-    assert done.returncode == 2
+    process = call("run", "--source", "demo", "--device", "gpu", "--runs", str(tmp_path / "runs"))
+    assert process.returncode == 2
     assert (
         "error: --device gpu: needs a GPU that the Keras backend can compute on; got no driver of NVIDIA's, "
-        in done.stderr
+        in process.stderr
     )
     assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.process
 def test_data_tells_each_series_and_exits_3_when_one_has_none(tmp_path: Path) -> None:
-    done = call("data", "--source", "files", "--data-dir", str(tmp_path), "--series", "BTCUSDT-15m")
-    assert done.returncode == 3
-    assert "1 of 1 series have no usable candles" in done.stdout
+    process = call("data", "--source", "files", "--data-dir", str(tmp_path), "--series", "BTCUSDT-15m")
+    assert process.returncode == 3
+    assert "1 of 1 series have no usable candles" in process.stdout
     shown: Any = call("data", "--source", "demo", "--series", "BTCUSDT-15m", "--bars", "200")
     assert shown.returncode == 0
     assert "BTCUSDT-15m: 200 of 200 rows kept" in shown.stdout
@@ -145,9 +145,9 @@ def test_data_tells_each_series_and_exits_3_when_one_has_none(tmp_path: Path) ->
 
 @pytest.mark.process
 def test_report_of_no_run_is_one_line_and_exits_3(tmp_path: Path) -> None:
-    done = call("report", str(tmp_path / "nothing"))
-    assert done.returncode == 3
-    assert len(done.stderr.splitlines()) == 1
+    process = call("report", str(tmp_path / "nothing"))
+    assert process.returncode == 3
+    assert len(process.stderr.splitlines()) == 1
     assert not (tmp_path / "nothing").exists()
 
 
@@ -171,10 +171,10 @@ def test_a_folder_s_own_series_are_those_that_are_meant(tmp_path: Path) -> None:
 
 @pytest.mark.process
 def test_the_version_is_told_without_a_command() -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "v8", "--version"], capture_output=True, text=True, check=True
     )
-    assert re.fullmatch(rf"v8 {VERSION}( \(commit [0-9a-f]{{12}}(, changed since)?\))?\n", done.stdout)
+    assert re.fullmatch(rf"v8 {VERSION}( \(commit [0-9a-f]{{12}}(, changed since)?\))?\n", process.stdout)
 
 
 @pytest.mark.process
@@ -191,10 +191,10 @@ def test_the_version_is_told_without_a_command() -> None:
 def test_closed_output_is_led_nowhere_and_changes_no_exit_code(words: str, status: int) -> None:
     """Whoever starts a process may leave out any of the three; at 0bd7e3d that was a traceback."""
     line = f'exec "$0" -m v8 {words}'
-    done = subprocess.run(
+    process = subprocess.run(
         ["sh", "-c", line, sys.executable], cwd=REPOSITORY, capture_output=True, text=True, check=False
     )
-    assert (done.returncode, done.stdout, done.stderr) == (status, "", "")
+    assert (process.returncode, process.stdout, process.stderr) == (status, "", "")
 
 
 PLUGIN_WITH_A_FAULT = """

@@ -46,9 +46,9 @@ def call(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.nightly
 @pytest.mark.process
 def test_a_machine_without_gpu_is_examined_and_told_so(tiny_file: Path) -> None:
-    done = call("--profile", str(tiny_file), "--json", "--seconds", "0.1")
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)  # one document and nothing else
+    process = call("--profile", str(tiny_file), "--json", "--seconds", "0.1")
+    assert process.returncode == 0, process.stderr
+    report = json.loads(process.stdout)  # one document and nothing else
     assert list(report) == [
         "verdict",
         "recommended",
@@ -81,9 +81,9 @@ def test_a_machine_without_gpu_is_examined_and_told_so(tiny_file: Path) -> None:
 
 @pytest.mark.process
 def test_an_unknown_profile_is_refused_before_anything_starts() -> None:
-    done = call("--profile", "alignd", "--json")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "Did you mean aligned" in done.stderr
+    process = call("--profile", "alignd", "--json")
+    assert (process.returncode, process.stdout) == (2, "")
+    assert "Did you mean aligned" in process.stderr
 
 
 def stand_in_for_nvidia_smi(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:

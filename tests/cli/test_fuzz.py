@@ -26,9 +26,11 @@ def fuzz(folder: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_two_hundred_inputs_are_accepted_or_refused_in_a_sentence(trained_run: Any, tmp_path: Path) -> None:
-    done = fuzz(tmp_path, "--run", trained_run.path, "--inputs", "200")
-    assert done.returncode == 0, done.stdout + done.stderr
-    told = {row.split(" | ")[0].strip("| "): row for row in done.stdout.splitlines() if row.startswith("| ")}
+    process = fuzz(tmp_path, "--run", trained_run.path, "--inputs", "200")
+    assert process.returncode == 0, process.stdout + process.stderr
+    told = {
+        row.split(" | ")[0].strip("| "): row for row in process.stdout.splitlines() if row.startswith("| ")
+    }
     kinds = {
         "profiles",
         "candles",
@@ -41,7 +43,7 @@ def test_two_hundred_inputs_are_accepted_or_refused_in_a_sentence(trained_run: A
         "words",
     }
     assert told.keys() >= kinds | {"ledgers", "days", "calls", "prices"}
-    assert "| all | 200 |" in done.stdout
+    assert "| all | 200 |" in process.stdout
     assert not (tmp_path / "fuzz-failures").exists()
 
 
@@ -49,11 +51,11 @@ def test_a_failing_input_is_saved_and_can_be_tried_again(trained_run: Any, tmp_p
     # A kind that nothing is done with stands for a fault: KeyError is no sentence of ours.
     case = {"kind": "fuzzer", "name": "unknown", "files": {}, "words": []}
     (tmp_path / "case.json").write_text(json.dumps(case))
-    done = fuzz(tmp_path, "--run", trained_run.path, "--replay", tmp_path / "case.json")
-    assert done.returncode == 1
-    assert "| all | 1 | 0 | 0 | 1 |" in done.stdout
+    process = fuzz(tmp_path, "--run", trained_run.path, "--replay", tmp_path / "case.json")
+    assert process.returncode == 1
+    assert "| all | 1 | 0 | 0 | 1 |" in process.stdout
     case |= {"kind": "profiles", "files": {"mine.yaml": "bmFtZTogMQo="}}  # name: 1
     (tmp_path / "case.json").write_text(json.dumps(case))
-    done = fuzz(tmp_path, "--run", trained_run.path, "--replay", tmp_path / "case.json")
-    assert done.returncode == 0, done.stdout
-    assert "| profiles | 1 | 1 | 0 | 0 |" in done.stdout
+    process = fuzz(tmp_path, "--run", trained_run.path, "--replay", tmp_path / "case.json")
+    assert process.returncode == 0, process.stdout
+    assert "| profiles | 1 | 1 | 0 | 0 |" in process.stdout

@@ -103,9 +103,9 @@ def require_one_line(done: Result) -> str:
     ],
 )
 def test_a_word_without_a_meaning_is_one_line_and_exits_2(words: list[str], said: str) -> None:
-    done = call(*words)
-    assert said in require_one_line(done)
-    assert done.exit_code == 2
+    process = call(*words)
+    assert said in require_one_line(process)
+    assert process.exit_code == 2
     assert not [*Path().iterdir()], "nothing is made"
 
 
@@ -121,15 +121,15 @@ def test_a_word_without_a_meaning_is_one_line_and_exits_2(words: list[str], said
 )
 def test_a_path_that_is_too_long_is_one_line(words: list[str]) -> None:
     long = "y" * 300
-    done = call(*words, f"{long}.png" if "--plot" in words else long)
-    assert "File name too long" in require_one_line(done)
-    assert done.exit_code in (3, 6)
+    process = call(*words, f"{long}.png" if "--plot" in words else long)
+    assert "File name too long" in require_one_line(process)
+    assert process.exit_code in (3, 6)
 
 
 def test_runs_that_is_a_file_is_one_line() -> None:
-    done = call("run", *DEMO, "--smoke", "--series", "BTCUSDT-15m", "--runs", "../a-file")
-    assert "--runs: is the folder of all run folders; got the file ../a-file." in require_one_line(done)
-    assert (done.exit_code, Path("../a-file").read_text()) == (2, "mine")
+    process = call("run", *DEMO, "--smoke", "--series", "BTCUSDT-15m", "--runs", "../a-file")
+    assert "--runs: is the folder of all run folders; got the file ../a-file." in require_one_line(process)
+    assert (process.exit_code, Path("../a-file").read_text()) == (2, "mine")
 
 
 def test_ten_thousand_series_are_counted_at_once() -> None:
@@ -147,8 +147,8 @@ def test_a_comparison_never_replaces_files_that_none_wrote(content: str, tmp_pat
         folder = tmp_path / kind
         folder.mkdir()
         (folder / f"compare.{kind}").write_text(content)
-        done = call("compare-profiles", *DEMO, "--out", str(folder))
-        told = require_one_line(done)
+        process = call("compare-profiles", *DEMO, "--out", str(folder))
+        told = require_one_line(process)
         assert f"--out: is a new file, or one that v8 wrote; got another file at {folder}/compare." in told
         assert "Choose another --out, move that file away, or add --overwrite to replace it." in told
         assert (folder / f"compare.{kind}").read_text() == content
@@ -162,14 +162,14 @@ def test_a_picture_replaces_only_a_picture_of_ours(tmp_path: Path) -> None:
     (tmp_path / "link.png").symlink_to("nowhere")
     os.mkfifo(tmp_path / "pipe.png")
     for file in sorted(tmp_path.glob("*.png")):
-        done = call("predict", "a", *DEMO, "--plot", str(file))
-        assert "--plot: is a new file, or one that v8 wrote; got another file" in require_one_line(done)
-        assert done.exit_code == 2
+        process = call("predict", "a", *DEMO, "--plot", str(file))
+        assert "--plot: is a new file, or one that v8 wrote; got another file" in require_one_line(process)
+        assert process.exit_code == 2
 
 
 def test_a_misspelt_run_folder_is_answered_by_the_one_next_to_it() -> None:
     Path("runs/frontier").mkdir(parents=True)
     for command in ("predict", "report"):
-        done = call(command, "runs/fronteir")
-        (line,) = done.stderr.splitlines()
+        process = call(command, "runs/fronteir")
+        (line,) = process.stderr.splitlines()
         assert line.endswith("got no such folder. Did you mean runs/frontier.")

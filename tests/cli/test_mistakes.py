@@ -164,10 +164,10 @@ def call(line: str) -> Any:
 
 @pytest.mark.parametrize(("line", "said"), MISTAKES, ids=[line for line, _ in MISTAKES])
 def test_the_answer_mends_the_mistake(line: str, said: str) -> None:
-    done = call(line)
-    (answer,) = [text for text in done.stderr.splitlines() if text.startswith("error: ")]
+    process = call(line)
+    (answer,) = [text for text in process.stderr.splitlines() if text.startswith("error: ")]
     assert said.format(v8=CALLED) in answer
-    assert done.exit_code in (2, 3)
+    assert process.exit_code in (2, 3)
     assert answer.count("; got ") == 1, "where: rule; got what. How to mend it."
 
 

@@ -64,20 +64,20 @@ def forecast(trained_run: Any) -> pd.DataFrame:
 @pytest.mark.tf
 def test_all_forms_print_the_same_forecast(trained_run: Any, forecast: pd.DataFrame) -> None:
     printed = call(*files(trained_run, "--bars", "700", "--format", "csv"))
-    told = json.loads(call(*files(trained_run, "--bars", "700", "--format", "json")).stdout)
+    content = json.loads(call(*files(trained_run, "--bars", "700", "--format", "json")).stdout)
     table = call(*files(trained_run, "--bars", "700"))
     require_narrow(table.stdout, "01-01 00:00  ")
     read = list(DictReader(io.StringIO(printed.stdout)))
     numbers = [[float(row[name]) for name in forecast.columns] for row in read]
     np.testing.assert_array_equal(numbers, forecast.to_numpy())
-    rows = [{name: row[name] for name in forecast.columns} for row in told["forecast"]]
+    rows = [{name: row[name] for name in forecast.columns} for row in content["forecast"]]
     np.testing.assert_array_equal(pd.DataFrame(rows).to_numpy(), forecast.to_numpy())
-    assert [row["open_time"] for row in read] == [row["open_time"] for row in told["forecast"]]
-    assert told["first_bar"] == "2025-01-01T00:00:00Z"
-    assert told["model"]["trained_until"] < told["first_bar"] < "2026" < told["issued_at"]
-    age_s = pd.Timestamp(told["issued_at"]) - pd.Timestamp(told["model"]["trained_until"])
-    assert told["model"]["age_s"] == age_s.total_seconds()
-    assert told["candles"] == {
+    assert [row["open_time"] for row in read] == [row["open_time"] for row in content["forecast"]]
+    assert content["first_bar"] == "2025-01-01T00:00:00Z"
+    assert content["model"]["trained_until"] < content["first_bar"] < "2026" < content["issued_at"]
+    age_s = pd.Timestamp(content["issued_at"]) - pd.Timestamp(content["model"]["trained_until"])
+    assert content["model"]["age_s"] == age_s.total_seconds()
+    assert content["candles"] == {
         "source": "files",
         "num_bars": 700,
         "first_open": "2024-12-24T17:00:00Z",
@@ -90,18 +90,18 @@ def test_all_forms_print_the_same_forecast(trained_run: Any, forecast: pd.DataFr
     quality = "Error on its test span as a multiple of the naive forecast's: ohlc "
     assert quality in table.stdout
     assert quality in printed.stderr
-    assert told["model"]["quality"]["ohlc"]["verdict"] in table.stdout
+    assert content["model"]["quality"]["ohlc"]["verdict"] in table.stdout
     evaluation = Evaluation.from_json(
         json.loads((trained_run.folder / "metadata.json").read_text("utf-8"))["evaluation"]
     )
-    for task, quality in told["model"]["quality"].items():
+    for task, quality in content["model"]["quality"].items():
         best = evaluation.best_baseline(task)
         assert quality["best_baseline"] == called(best)
         assert quality["relative_mae_to_best"] == evaluation.relative_error(task, baseline=best)
         assert quality["verdict_against_best"] == evaluation.against(task, best).verdict
     beside = "As a multiple of the best baseline's: ohlc "
     assert beside in table.stdout
-    assert told["model"]["quality"]["ohlc"]["verdict_against_best"] in table.stdout.partition(beside)[2]
+    assert content["model"]["quality"]["ohlc"]["verdict_against_best"] in table.stdout.partition(beside)[2]
 
 
 @pytest.mark.tf
@@ -112,19 +112,19 @@ def test_it_reads_as_many_candles_as_the_model_needs(trained_run: Any) -> None:
 
 @pytest.mark.tf
 def test_old_candles_are_refused_unless_the_past_is_meant(trained_run: Any) -> None:
-    done = call(*[word for word in files(trained_run) if word != "--allow-old"])
-    assert (done.exit_code, done.stdout) == (3, "")
+    process = call(*[word for word in files(trained_run) if word != "--allow-old"])
+    assert (process.exit_code, process.stdout) == (3, "")
     assert re.match(
         r"error: BTCUSDT-15m: at most 2 bars may have closed after the newest candle; got .*--allow-old",
-        done.stderr.splitlines()[-1],
+        process.stderr.splitlines()[-1],
     )
 
 
 @pytest.mark.tf
 def test_the_demo_market_has_no_present_and_says_what_it_is(trained_run: Any) -> None:
-    done = call(str(trained_run.folder), "--source", "demo")
-    assert done.exit_code == 0, done.stderr
-    assert "Demo market: simulated candles; this forecast says nothing about real prices." in done.stdout
+    process = call(str(trained_run.folder), "--source", "demo")
+    assert process.exit_code == 0, process.stderr
+    assert "Demo market: simulated candles; this forecast says nothing about real prices." in process.stdout
 
 
 @pytest.mark.tf
@@ -132,9 +132,11 @@ def test_a_model_of_the_demo_market_says_nothing_about_real_candles(trained_run:
     shutil.copytree(trained_run.folder, tmp_path / "demo")
     metadata = json.loads((tmp_path / "demo" / "metadata.json").read_text())
     (tmp_path / "demo" / "metadata.json").write_text(json.dumps(metadata | {"is_demo_market": True}))
-    done = call(str(tmp_path / "demo"), *files(trained_run)[1:])
-    assert done.exit_code == 3
-    assert "a model of the demo market forecasts the demo market only; got candles from files" in done.stderr
+    process = call(str(tmp_path / "demo"), *files(trained_run)[1:])
+    assert process.exit_code == 3
+    assert (
+        "a model of the demo market forecasts the demo market only; got candles from files" in process.stderr
+    )
     assert call(str(tmp_path / "demo"), "--source", "demo").exit_code == 0
 
 
@@ -142,9 +144,9 @@ def test_a_model_of_the_demo_market_says_nothing_about_real_candles(trained_run:
 def test_the_picture_is_drawn_and_named(trained_run: Any, tmp_path: Path) -> None:
     file = tmp_path / "forecast.png"
     for _ in range(2):  # its own picture it draws anew
-        done = call(*files(trained_run, "--plot", str(file)))
-        assert done.exit_code == 0, done.stderr
-    assert f"Picture: {file}" in done.stderr
+        process = call(*files(trained_run, "--plot", str(file)))
+        assert process.exit_code == 0, process.stderr
+    assert f"Picture: {file}" in process.stderr
     assert file.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     (tmp_path / "folder.png").mkdir()
     assert call(*files(trained_run, "--plot", str(tmp_path / "folder.png"))).exit_code == 0
@@ -175,10 +177,10 @@ def test_a_picture_needs_neither_bands_nor_volatility_nor_a_long_history(
     ],
 )
 def test_words_that_mean_nothing_are_one_line_and_exit_2(words: list[str], match: str) -> None:
-    done = call(*words)
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert re.search(match, done.stderr)
-    assert len(done.stderr.splitlines()) == 1
+    process = call(*words)
+    assert (process.exit_code, process.stdout) == (2, "")
+    assert re.search(match, process.stderr)
+    assert len(process.stderr.splitlines()) == 1
 
 
 @pytest.fixture(scope="module")
@@ -206,9 +208,9 @@ MORE = ("ETHUSDT-15m", "SOLUSDT-15m", "XRPUSDT-15m", "ADAUSDT-15m", "LTCUSDT-15m
 def test_several_series_are_forecast_each(many: list[str], tmp_path: Path) -> None:
     """At 4c79749 the first of two was ignored in silence."""
     both = ["--series", "BTCUSDT-15m", "--series", "eth/usdt-15m"]
-    told = json.loads(call(*many, *both, "--format", "json").stdout)
-    assert [one["series"] for one in told] == ["BTCUSDT-15m", "ETHUSDT-15m"]
-    assert told[0]["forecast"] == told[1]["forecast"]
+    content = json.loads(call(*many, *both, "--format", "json").stdout)
+    assert [one["series"] for one in content] == ["BTCUSDT-15m", "ETHUSDT-15m"]
+    assert content[0]["forecast"] == content[1]["forecast"]
     table = call(*many, *both).stdout
     assert "2 forecasts issued at " in table
     assert "BTCUSDT-15m: 3 bars from 2025-01-01T00:00:00Z on" in table and "ETHUSDT-15m: 3 bars" in table
@@ -226,10 +228,10 @@ def test_several_series_are_forecast_each(many: list[str], tmp_path: Path) -> No
 def test_all_series_are_a_row_each_with_what_one_alone_says(
     many: list[str], trained_run: Any, tmp_path: Path
 ) -> None:
-    done = call(*many, "--all", "--plot", str(tmp_path))
-    assert done.exit_code == 0, done.stderr
+    process = call(*many, "--all", "--plot", str(tmp_path))
+    assert process.exit_code == 0, process.stderr
     alone = json.loads(call(*many, "--series", "SOLUSDT-15m", "--format", "json").stdout)
-    parts = (line.split() for line in done.stdout.splitlines() if line.split()[:1] == ["SOLUSDT-15m"])
+    parts = (line.split() for line in process.stdout.splitlines() if line.split()[:1] == ["SOLUSDT-15m"])
     row = [cell for part in parts for cell in part[1:]]
     bars, known = alone["forecast"], trained_run.candles.to_frame().tail(20)
     low, high = min(bar["low"] for bar in bars), max(bar["high"] for bar in bars)
@@ -245,14 +247,16 @@ def test_all_series_are_a_row_each_with_what_one_alone_says(
         abs=0.005,
     )
     assert row[-1] == f"{alone['model']['quality']['volatility']['relative_mae_to_best']:.3f}"
-    require_narrow(done.stdout, "SOLUSDT-15m", *row[:3])
-    assert "6 forecasts issued at " in done.stdout and f"Models: {many[0]}, profile tiny." in done.stdout
+    require_narrow(process.stdout, "SOLUSDT-15m", *row[:3])
+    assert (
+        "6 forecasts issued at " in process.stdout and f"Models: {many[0]}, profile tiny." in process.stdout
+    )
     old = f"The oldest has seen candles until {alone['model']['age_s'] // 86_400:,} days before."
-    assert f"profile tiny. {old} Candles: files." in done.stdout
+    assert f"profile tiny. {old} Candles: files." in process.stdout
     assert {file.name for file in tmp_path.iterdir()} == {f"{name}.png" for name in ("BTCUSDT-15m", *MORE)}
-    told = json.loads(call(*many, "--all", "--format", "json").stdout)
-    assert sorted(one["series"] for one in told) == sorted(["BTCUSDT-15m", *MORE])
-    assert all(one["forecast"] == bars for one in told)
+    content = json.loads(call(*many, "--all", "--format", "json").stdout)
+    assert sorted(one["series"] for one in content) == sorted(["BTCUSDT-15m", *MORE])
+    assert all(one["forecast"] == bars for one in content)
 
 
 @pytest.mark.tf
@@ -262,8 +266,8 @@ def test_every_series_of_pulled_models_and_of_a_generation_is_forecast_unasked(
 ) -> None:
     shutil.copytree(many[0], tmp_path / place, ignore=lambda *_: ["run.json"] if "pulled" in place else [])
     where = tmp_path / "pulled" if "pulled" in place else tmp_path / place
-    told = json.loads(call(str(where), *many[1:], "--format", "json").stdout)
-    assert sorted(one["series"] for one in told) == sorted(["BTCUSDT-15m", *MORE])
+    content = json.loads(call(str(where), *many[1:], "--format", "json").stdout)
+    assert sorted(one["series"] for one in content) == sorted(["BTCUSDT-15m", *MORE])
     refused = call(str(where), *many[1:], "--plot", str(tmp_path / "all.png"))
     assert refused.exit_code == 2
     assert "is a folder that exists where several series are forecast" in refused.stderr
@@ -274,35 +278,35 @@ def test_a_universe_chooses_and_what_cannot_be_forecast_is_one_line_at_the_end(
     many: list[str], tmp_path: Path
 ) -> None:
     (tmp_path / "some.yaml").write_text("series: [ETHUSDT-15m, DOGEUSDT-1h]")
-    done = call(*many, "--universe", str(tmp_path / "some.yaml"), "--format", "json")
-    assert done.exit_code == 4
-    assert [one["series"] for one in json.loads(done.stdout)] == ["ETHUSDT-15m"]
-    *signs, failed = done.stderr.splitlines()
+    process = call(*many, "--universe", str(tmp_path / "some.yaml"), "--format", "json")
+    assert process.exit_code == 4
+    assert [one["series"] for one in json.loads(process.stdout)] == ["ETHUSDT-15m"]
+    *signs, failed = process.stderr.splitlines()
     assert len(signs) == 2 and re.fullmatch(r"failed: DOGEUSDT-1h: .* at 1h; got models of .*", failed)
     (tmp_path / "some.yaml").write_text("series: [ETHUSDT-15m]")
     shutil.copytree(many[0], tmp_path / "run")
     damaged = tmp_path / "run" / "ETHUSDT-15m" / "model.keras"
     damaged.write_bytes(damaged.read_bytes()[:-1])
-    done = call(str(tmp_path / "run"), *many[1:], "--all", "--format", "csv")
-    assert done.exit_code == 4
-    assert len(done.stdout.splitlines()) == 1 + 5 * 3
-    assert "failed: ETHUSDT-15m: " in done.stderr
-    done = call(str(tmp_path / "run"), *many[1:], "--universe", str(tmp_path / "some.yaml"))
-    assert (done.exit_code, done.stdout) == (3, "")
+    process = call(str(tmp_path / "run"), *many[1:], "--all", "--format", "csv")
+    assert process.exit_code == 4
+    assert len(process.stdout.splitlines()) == 1 + 5 * 3
+    assert "failed: ETHUSDT-15m: " in process.stderr
+    process = call(str(tmp_path / "run"), *many[1:], "--universe", str(tmp_path / "some.yaml"))
+    assert (process.exit_code, process.stdout) == (3, "")
 
 
 @pytest.mark.parametrize("more", [["--series", "BTCUSDT-15m"], ["--universe", "some.yaml"]])
 def test_all_beside_a_choice_is_refused(more: list[str]) -> None:
-    done = call("runs/aligned", "--all", *more)
-    assert done.exit_code == 2
+    process = call("runs/aligned", "--all", *more)
+    assert process.exit_code == 2
     refusal = "error: --all: takes every series that is there; got --series or --universe together with it"
-    assert refusal in done.stderr
+    assert refusal in process.stderr
 
 
 def test_a_folder_without_models_is_refused(tmp_path: Path) -> None:
-    done = call(str(tmp_path), "--all", "--source", "demo")
-    assert (done.exit_code, done.stdout) == (3, "")
-    assert "must be the folder of one run, which holds run.json; got a folder without one" in done.stderr
+    process = call(str(tmp_path), "--all", "--source", "demo")
+    assert (process.exit_code, process.stdout) == (3, "")
+    assert "must be the folder of one run, which holds run.json; got a folder without one" in process.stderr
 
 
 @pytest.fixture
@@ -323,16 +327,16 @@ def test_by_default_the_forecast_is_of_now_by_the_exchanges_clock(
 ) -> None:
     needed = Forecaster.load(trained_run.folder).needed_bars
     words = [many[0], "--series", "ETHUSDT-15m", "--format", "json"]
-    told = json.loads(call(*words).stdout)
+    content = json.loads(call(*words).stdout)
     alone = json.loads(call(*words, *many[1:], "--bars", str(needed)).stdout)
-    assert told["issued_at"].startswith("2025-01-01T00:0")
-    assert told["first_bar"] == "2025-01-01T00:00:00Z"
-    assert told["candles"]["source"] == "live"
-    assert told["forecast"] == alone["forecast"]
+    assert content["issued_at"].startswith("2025-01-01T00:0")
+    assert content["first_bar"] == "2025-01-01T00:00:00Z"
+    assert content["candles"]["source"] == "live"
+    assert content["forecast"] == alone["forecast"]
     exchange.now_s += 3 * 900
-    done = call(*words)
-    assert done.exit_code == 3
-    assert "at most 2 bars may have closed after the newest candle; got 3 bars" in done.stderr
+    process = call(*words)
+    assert process.exit_code == 3
+    assert "at most 2 bars may have closed after the newest candle; got 3 bars" in process.stderr
 
 
 @pytest.mark.tf
@@ -340,16 +344,16 @@ def test_all_series_ask_the_exchange_once_each_and_for_its_time(
     many: list[str], exchange: ExchangeApi
 ) -> None:
     for _ in range(2):  # from nothing, and from a store that is current
-        done = call(many[0], "--all", "--format", "json")
-        assert done.exit_code == 0, done.stderr
-        told = json.loads(done.stdout)
-        assert len(told) == 6 and all(one["issued_at"].startswith("2025-01-01T00:0") for one in told)
+        process = call(many[0], "--all", "--format", "json")
+        assert process.exit_code == 0, process.stderr
+        content = json.loads(process.stdout)
+        assert len(content) == 6 and all(one["issued_at"].startswith("2025-01-01T00:0") for one in content)
         assert len(exchange.klines_requests()) == 6
     assert exchange.requests.count("/api/v3/time") == 2
     exchange.is_blocked = True
-    done = call(many[0], "--all")
-    assert (done.exit_code, done.stdout) == (3, "")
-    opening, reading, refused = done.stderr.splitlines()
+    process = call(many[0], "--all")
+    assert (process.exit_code, process.stdout) == (3, "")
+    opening, reading, refused = process.stderr.splitlines()
     assert opening.startswith("Opening ") and reading == "Reading the candles of 6 series from live."
     assert refused.startswith("error: ")
 

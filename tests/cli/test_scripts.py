@@ -45,9 +45,9 @@ def call(script: str, path: Path, venv: Path, *words: str) -> subprocess.Complet
 def test_a_machine_without_python_is_told_what_to_install(
     script: str, bare_path: Path, tmp_path: Path
 ) -> None:
-    done = call(script, bare_path, tmp_path / "venv")
-    assert done.returncode == 1
-    assert done.stderr.startswith("error: needs Python 3.11 or newer with venv; got none on the PATH.")
+    process = call(script, bare_path, tmp_path / "venv")
+    assert process.returncode == 1
+    assert process.stderr.startswith("error: needs Python 3.11 or newer with venv; got none on the PATH.")
     assert not (tmp_path / "venv").exists()
 
 
@@ -90,14 +90,14 @@ def test_uv_installs_where_it_is_there_and_pip_where_it_fails(
     venv = tmp_path / "venv"
     stand_in(venv / "bin" / "python")
     stand_in(venv / "bin" / "uv", "" if is_working else "exit 1")
-    done = call("run", bare_path, venv)
-    assert done.returncode == 0
-    assert done.stdout == ""  # it belongs to what the command prints
+    process = call("run", bare_path, venv)
+    assert process.returncode == 0
+    assert process.stdout == ""  # it belongs to what the command prints
     uv, *others = asked(tmp_path)
     assert uv.startswith(f"uv --directory {REPOSITORY} pip install --python {venv}/bin/python --constraint ")
     assert uv.endswith(f"--editable {REPOSITORY}[app]")
     assert len(others) == (1 if is_working else 2)
-    assert ("pip installs" in done.stderr) == (not is_working)
+    assert ("pip installs" in process.stderr) == (not is_working)
 
 
 def test_an_extra_is_installed_beside_those_that_are_there_and_stays(bare_path: Path, tmp_path: Path) -> None:
@@ -122,10 +122,10 @@ def test_an_extra_that_is_none_is_refused(
 ) -> None:
     (bare_path / "sed").symlink_to(shutil.which("sed") or "")
     stand_in(tmp_path / "venv" / "bin" / "python")
-    done = call("v8", bare_path, tmp_path / "venv", "install", *words)
-    assert done.returncode == 2
-    assert "app, baselines, ccxt, docs," in done.stderr
-    assert f"; got {got}. " in done.stderr
+    process = call("v8", bare_path, tmp_path / "venv", "install", *words)
+    assert process.returncode == 2
+    assert "app, baselines, ccxt, docs," in process.stderr
+    assert f"; got {got}. " in process.stderr
     assert not (tmp_path / "asked").exists()
 
 
@@ -153,9 +153,9 @@ def test_a_link_that_leads_nowhere_fails_all_tests(bare_path: Path, tmp_path: Pa
     for name, does in (("python", failing), ("ruff", ""), ("mypy", ""), ("lint-imports", "")):
         (programs / name).write_text(f"#!/bin/sh\n{does}\n")
         (programs / name).chmod(0o755)
-    done = call("test", bare_path, programs.parent)
-    assert done.returncode == 1
-    assert done.stdout.splitlines()[-1] == "page.html: gone.html is no page"
+    process = call("test", bare_path, programs.parent)
+    assert process.returncode == 1
+    assert process.stdout.splitlines()[-1] == "page.html: gone.html is no page"
 
 
 @pytest.mark.process
@@ -178,7 +178,7 @@ def test_every_change_runs_all_but_the_nightly_tests_and_all_runs_the_oldest_ver
         (programs / name).chmod(0o755)
     for tool in ("rm", "sed"):
         (bare_path / tool).symlink_to(shutil.which(tool) or "")
-    done = call("test", bare_path, programs.parent, *words)
+    process = call("test", bare_path, programs.parent, *words)
     called = calls.read_text().splitlines()
     (tests,) = (line for line in called if "-m pytest" in line)
     assert tests.partition(" -m pytest ")[2].partition(" -m ")[2] == marks
@@ -187,8 +187,8 @@ def test_every_change_runs_all_but_the_nightly_tests_and_all_runs_the_oldest_ver
     is_all = "--all" in words
     assert any("save_models.py" in line for line in called) == is_all
     # Where no Python is, the environment of the oldest versions cannot be made.
-    assert ("floor oldest: installing" in done.stdout) == is_all
-    assert done.returncode == int(is_all), done.stderr
+    assert ("floor oldest: installing" in process.stdout) == is_all
+    assert process.returncode == int(is_all), process.stderr
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def measured(
     script: str, *words: str | Path, folder: Path, path: Sequence[Path] = ()
 ) -> tuple[dict[str, Any], str]:
     """Run a benchmark in a folder of its own, with more to import from; return figures and printed lines."""
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, str(REPOSITORY / "scripts" / script), *map(str, words), "--json", "figures.json"],
         cwd=folder,
         env={
@@ -226,8 +226,8 @@ def measured(
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    return json.loads((folder / "figures.json").read_text("utf-8")), done.stdout
+    assert process.returncode == 0, process.stderr
+    return json.loads((folder / "figures.json").read_text("utf-8")), process.stdout
 
 
 @pytest.mark.nightly
@@ -264,14 +264,14 @@ def test_a_gpu_s_day_can_be_rehearsed_without_one(
     part: str, make_profile: Callable[..., Profile], tmp_path: Path
 ) -> None:
     words = [part, "--device", "cpu", "--tiny", "--profile", write_tiny_profile(make_profile, tmp_path)]
-    done = subprocess.run(
+    process = subprocess.run(
         ["bash", REPOSITORY / "scripts" / "gpu_day", *words, "--out", tmp_path / "found"],
         env={**os.environ, "PYTHON": sys.executable},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
     found = {file.name for file in (tmp_path / "found").iterdir()}
     if part == "run":
         assert found == {"run-cpu.txt", "run-cpu-leaderboard.csv", "run-cpu-timing.json"}
@@ -291,8 +291,8 @@ def test_a_gpu_s_day_can_be_rehearsed_without_one(
 
 @pytest.mark.parametrize("words", [["holiday"], ["bench", "--warp", "9"]])
 def test_a_gpu_s_day_says_what_it_takes(words: list[str]) -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         ["bash", REPOSITORY / "scripts" / "gpu_day", *words], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 2
-    assert f"got '{words[-1] if len(words) == 1 else words[1]}'" in done.stderr
+    assert process.returncode == 2
+    assert f"got '{words[-1] if len(words) == 1 else words[1]}'" in process.stderr

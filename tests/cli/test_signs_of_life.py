@@ -65,7 +65,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     place = tmp_path_factory.mktemp("signs")
     (place / "runs" / "some").mkdir(parents=True)
     (place / "runs" / "ledger.sqlite").touch()
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", PROGRAM, *COMMANDS],
         cwd=place,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
@@ -73,8 +73,8 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
         text=True,
         check=True,
     )
-    assert done.stdout == ""
-    blocks = done.stderr.split("$ ")[1:]
+    assert process.stdout == ""
+    blocks = process.stderr.split("$ ")[1:]
     return {block.splitlines()[0]: block.splitlines()[1:] for block in blocks}
 
 

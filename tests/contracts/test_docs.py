@@ -104,8 +104,8 @@ def test_the_reference_of_the_api_is_what_the_server_says_of_itself() -> None:
 
 
 def test_every_variable_that_the_package_reads_is_told() -> None:
-    told = yaml.safe_load((REPOSITORY / "docs/variables.yaml").read_text("utf-8"))
-    assert reference.variables() - told.keys() - {"V8_STABLE"} == set()
+    content = yaml.safe_load((REPOSITORY / "docs/variables.yaml").read_text("utf-8"))
+    assert reference.variables() - content.keys() - {"V8_STABLE"} == set()
     assert "`V8_HOME`" in reference.environment()
 
 
@@ -288,13 +288,13 @@ def test_the_commands_of_the_tutorial_do_what_it_says(trained_run: Any, smoke: P
     env = {"V8_HOME": str(trained_run.path.parent.parent / "caches"), "PATH": "/usr/bin:/bin"}
     lines = [line for line in "".join(tutorial("console")).splitlines() if "--source demo" in line]
     (run,) = (line for line in lines if " run " in line)
-    done = called(*shlex.split(run)[1:], "--dry-run", cwd=place, env=env)
-    assert done.returncode == 0, done.stderr
+    process = called(*shlex.split(run)[1:], "--dry-run", cwd=place, env=env)
+    assert process.returncode == 0, process.stderr
     (told,) = (line for line in lines if line.endswith("--format json"))
-    done = called(*shlex.split(told)[1:], cwd=place, env=env, tf=True)
-    assert done.returncode == 0, done.stderr
-    assert len(json.loads(done.stdout)["forecast"]) == 3
-    assert untold(json.loads(done.stdout), "predict --format json") == []
+    process = called(*shlex.split(told)[1:], cwd=place, env=env, tf=True)
+    assert process.returncode == 0, process.stderr
+    assert len(json.loads(process.stdout)["forecast"]) == 3
+    assert untold(json.loads(process.stdout), "predict --format json") == []
     assert len(lines) == 6  # the others print or show the same forecast otherwise
 
 
@@ -321,8 +321,8 @@ def test_the_number_that_the_page_on_evaluation_checks_by_hand_is_the_published_
     blocks = dict(BLOCK.findall(page))
     (export,) = (line for line in blocks["console"].splitlines() if " export " in line)
     words = [*shlex.split(export)[1:], "--data-dir", str(trained_run.candles_dir)]
-    done = called(*words, "--source", "files", cwd=smoke.parent.parent, tf=True)
-    assert done.returncode == 0, done.stderr
+    process = called(*words, "--source", "files", cwd=smoke.parent.parent, tf=True)
+    assert process.returncode == 0, process.stderr
     monkeypatch.chdir(smoke.parent.parent)
     exec(compile(blocks["python"], "evaluation.md", "exec"), {})
     told, published, again, volatility = capsys.readouterr().out.splitlines()

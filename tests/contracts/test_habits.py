@@ -75,8 +75,8 @@ def test_results_of_users_are_not_tracked_and_packages_of_the_same_name_are() ->
     names = ["runs/a", "backtests/a", "searches/a", "comparison/a"]
     packages = ["v8/runs/a.py", "v8/annexes/search/a.py", "v8/annexes/comparison/a.py", "tests/runs/a.py"]
     words = ["git", "-C", str(REPOSITORY), "check-ignore", *names, *packages]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert done.stdout.split() == names
+    process = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert process.stdout.split() == names
 
 
 @pytest.mark.process
@@ -95,11 +95,11 @@ def test_the_subject_of_a_commit_has_at_most_72_characters(subject: str, code: i
     message.write_text(
         f"{subject}\n\nA body may be longer than that and ends with a full stop, as sentences do.\n"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         ["bash", str(REPOSITORY / "scripts" / "commit_subject"), str(message)],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == code
-    assert ("has 1 to 72 characters" in done.stderr) == bool(code)
+    assert process.returncode == code
+    assert ("has 1 to 72 characters" in process.stderr) == bool(code)

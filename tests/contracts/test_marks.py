@@ -35,7 +35,7 @@ def run_suite(folder: Path, content: str) -> tuple[int, str]:
     (folder / "conftest.py").write_text(CONFTEST)
     (folder / "pytest.ini").write_text(SETTINGS)
     (folder / "test_it.py").write_text(HEAD + content)
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "pytest", "-q"],
         cwd=folder,
         env={
@@ -48,7 +48,7 @@ def run_suite(folder: Path, content: str) -> tuple[int, str]:
         text=True,
         check=False,
     )
-    return done.returncode, done.stdout
+    return process.returncode, process.stdout
 
 
 @pytest.mark.parametrize(

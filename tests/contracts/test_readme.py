@@ -33,8 +33,8 @@ def shown_commands(text: str) -> list[str]:
 
 def named_commands(text: str) -> list[str]:
     """Return the commands that stand in a text's sentences and tables, each once."""
-    found = re.findall(r"`(scripts/(?:run|v8)\s[^`]+)`", BLOCK.sub("", text))
-    return sorted({" ".join(command.split()) for command in found} - {"scripts/v8 COMMAND"})
+    matches = re.findall(r"`(scripts/(?:run|v8)\s[^`]+)`", BLOCK.sub("", text))
+    return sorted({" ".join(command.split()) for command in matches} - {"scripts/v8 COMMAND"})
 
 
 def test_the_readme_shows_two_commands() -> None:

@@ -145,12 +145,12 @@ def test_systemd_understands_the_units_and_finds_them_guarded(tmp_path: Path) ->
         if file.is_file():
             env = {"SYSTEMD_UNIT_PATH": f"{tmp_path}/units:", "PATH": "/usr/bin:/bin"}
             words = ["systemd-analyze", "verify", "--man=no", str(file)]
-            done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
-            assert (done.returncode, done.stderr) == (0, ""), file.name
+            process = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+            assert (process.returncode, process.stderr) == (0, ""), file.name
             if file.suffix == ".service":
                 words = ["systemd-analyze", "security", "--offline=true", "--threshold=25", str(file)]
-                done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
-                assert done.returncode == 0, done.stdout
+                process = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+                assert process.returncode == 0, process.stdout
 
 
 def test_the_image_s_own_command_is_the_page_s() -> None:

@@ -68,7 +68,7 @@ def test_a_reason_that_is_not_in_the_list_fails_the_run(
     (tmp_path / "test_it.py").write_text(
         f"import pytest\n\ndef test_good():\n    pass\n\ndef test_skipped():\n    pytest.skip({reason!r})\n"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "pytest", *words],
         cwd=tmp_path,
         env={
@@ -81,6 +81,6 @@ def test_a_reason_that_is_not_in_the_list_fails_the_run(
         text=True,
         check=False,
     )
-    assert done.returncode == status, done.stdout + done.stderr
-    assert "skipped: 1 tests for 1 reasons" in done.stdout
-    assert (f"must name every reason; got {reason!r}." in done.stdout) == bool(status)
+    assert process.returncode == status, process.stdout + process.stderr
+    assert "skipped: 1 tests for 1 reasons" in process.stdout
+    assert (f"must name every reason; got {reason!r}." in process.stdout) == bool(status)

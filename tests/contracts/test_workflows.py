@@ -111,9 +111,9 @@ def test_tools_are_installed_in_the_versions_of_the_constraints() -> None:
 def test_every_python_that_is_promised_is_tested() -> None:
     setup = ConfigParser()
     setup.read(REPOSITORY / "setup.cfg", "utf-8")
-    told = re.findall(r"Python :: (3\.\d+)", setup["metadata"]["classifiers"])
-    assert FLOWS["tests"]["jobs"]["linux"]["strategy"]["matrix"]["python"] == told
-    assert all(version in SpecifierSet(setup["options"]["python_requires"]) for version in told)
+    matches = re.findall(r"Python :: (3\.\d+)", setup["metadata"]["classifiers"])
+    assert FLOWS["tests"]["jobs"]["linux"]["strategy"]["matrix"]["python"] == matches
+    assert all(version in SpecifierSet(setup["options"]["python_requires"]) for version in matches)
 
 
 @pytest.mark.process
@@ -138,8 +138,8 @@ def test_a_tag_is_released_when_it_is_the_version_and_the_changelog_tells_of_it(
     python = tmp_path / "python"  # of this environment, whatever the PATH has
     python.symlink_to(shutil.which("python3") or "")
     env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "GITHUB_REF_NAME": tag, "GITHUB_OUTPUT": str(output)}
-    done = subprocess.run(["bash", "-e", "-c", line], cwd=tmp_path, env=env, check=False)
-    assert (done.returncode, output.read_text()) == (status, said)
+    process = subprocess.run(["bash", "-e", "-c", line], cwd=tmp_path, env=env, check=False)
+    assert (process.returncode, output.read_text()) == (status, said)
 
 
 def test_a_release_is_tested_then_given_to_the_index_without_a_password() -> None:
@@ -164,5 +164,5 @@ def test_a_release_is_tested_then_given_to_the_index_without_a_password() -> Non
 def test_a_linter_that_is_there_finds_nothing(tool: str, words: Any) -> None:
     if not (program := shutil.which(tool)):
         pytest.skip(f"no {tool}: the workflow Tests installs it")
-    done = subprocess.run([program, *words], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = subprocess.run([program, *words], capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stdout + process.stderr

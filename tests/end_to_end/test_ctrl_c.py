@@ -149,7 +149,7 @@ def test_workers_end_with_their_run(tmp_path: Path, make_profile: Callable[..., 
 def test_the_tests_hear_ctrl_c_however_they_were_started() -> None:
     """At 4d1868b a suite in the background waited for every Ctrl-C in vain, and left processes behind."""
     words = ("-m", "pytest", "-q", "-k", "noted_and_raised", "tests/base/test_interruption.py")
-    done = subprocess.run(
+    process = subprocess.run(
         [*DEAF, sys.executable, *words], cwd=REPOSITORY, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert process.returncode == 0, process.stdout + process.stderr

@@ -21,11 +21,11 @@ KINDS = ("kills", "interrupts", "archive", "api", "hub", "disk", "server")
 def test_nothing_is_lost_silent_or_a_traceback_in_the_small_drill(tmp_path: Path) -> None:
     words = [sys.executable, str(REPOSITORY / "tests" / "parts" / "forked_drill.py"), "--small", "--markdown"]
     env = {**os.environ, "TMPDIR": str(tmp_path)}
-    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines()[-1].endswith(
+    process = subprocess.run(words, env=env, capture_output=True, text=True, timeout=600, check=False)
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert process.stdout.splitlines()[-1].endswith(
         " drills, 0 with something lost, silent, hung or a traceback."
     )
     for kind in KINDS:
-        assert f"| {kind} (" in done.stdout, done.stdout
+        assert f"| {kind} (" in process.stdout, process.stdout
     assert list(tmp_path.iterdir()) == []

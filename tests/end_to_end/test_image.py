@@ -18,11 +18,11 @@ def test_the_image_trains_serves_and_is_healthy() -> None:
         or subprocess.run(["docker", "info"], capture_output=True, check=False).returncode
     ):
         pytest.skip("needs Docker")
-    done = subprocess.run(
+    process = subprocess.run(
         ["bash", str(REPOSITORY / "scripts" / "image"), "v8-test"],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.endswith("The image trains, serves and is healthy.\n")
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert process.stdout.endswith("The image trains, serves and is healthy.\n")

@@ -353,9 +353,9 @@ def test_another_generation_serves_from_the_next_close_on(
     assert [
         each.issuer.generation for each in live_record(ledger, "./tiny", [SHORT]).series[0].generations
     ] == issuers
-    shown = call("track", ledger.path.parent / "tiny", "--ledger", ledger.path).stdout
+    output = call("track", ledger.path.parent / "tiny", "--ledger", ledger.path).stdout
     for issuer in issuers:
-        assert f"{SHORT}, model that has seen until {issuer}: ohlc " in shown
+        assert f"{SHORT}, model that has seen until {issuer}: ohlc " in output
 
 
 @pytest.mark.tf
@@ -464,13 +464,13 @@ def test_a_process_that_is_killed_writes_the_ledger_of_one_that_is_not_and_posts
             replay.process.wait(60)
         finally:
             replay.process.kill()
-    told = output.read_text()
-    assert replay.process.returncode == 130, told
+    text = output.read_text()
+    assert replay.process.returncode == 130, text
     again = f"forecast {workplace.run} --every --ledger {killed} --post=URL"
-    assert told.splitlines()[-1].startswith(f"interrupted: {killed} is whole. Continue with: ")
-    assert told.splitlines()[-1].endswith(again)
-    assert "2025-01-01T01:15:10Z: 1 forecast issued, 1 scored; next at 2025-01-01T01:30:0" in told
-    assert SECRET not in told and "in-the-address" not in told
+    assert text.splitlines()[-1].startswith(f"interrupted: {killed} is whole. Continue with: ")
+    assert text.splitlines()[-1].endswith(again)
+    assert "2025-01-01T01:15:10Z: 1 forecast issued, 1 scored; next at 2025-01-01T01:30:0" in text
+    assert SECRET not in text and "in-the-address" not in text
     rows = ledger_rows(killed)
     assert rows == ledger_rows(tmp_path / "straight.sqlite")
     issued = [(series, iso(issued_for_s)) for _, series, issued_for_s, *_ in rows["forecasts"]]
@@ -516,9 +516,9 @@ def test_forecast_once_says_what_it_did_where_nobody_takes_it(
     ledger = tmp_path / "ledger.sqlite"
     with WebhookReceiver() as receiver:
         receiver.status = 503
-        done = call("forecast", trained[0].run, "--ledger", ledger, "--post", receiver.url)
-    assert (done.exit_code, "2 forecasts issued, 0 scored." in done.stdout) == (5, True), done.output
-    assert f"got status 503. See what it lacks; {ledger}.outbox keeps the messages" in done.stderr
+        process = call("forecast", trained[0].run, "--ledger", ledger, "--post", receiver.url)
+    assert (process.exit_code, "2 forecasts issued, 0 scored." in process.stdout) == (5, True), process.output
+    assert f"got status 503. See what it lacks; {ledger}.outbox keeps the messages" in process.stderr
 
 
 @pytest.mark.process
@@ -544,10 +544,10 @@ def test_a_second_writer_and_a_market_without_a_present_are_refused(
 def test_an_address_that_is_none_is_refused_before_anything_is_opened(
     call: Callable[..., Any], tmp_path: Path
 ) -> None:
-    done = call("forecast", tmp_path, "--post", "you.example")
+    process = call("forecast", tmp_path, "--post", "you.example")
     rule = "is http://HOST/PATH or https://HOST/PATH, without a user"
     told = f"error: --post: {rule}; got another text. Name your receiver.\n"
-    assert (done.exit_code, done.stderr) == (2, told)
+    assert (process.exit_code, process.stderr) == (2, told)
 
 
 @pytest.mark.tf
@@ -563,17 +563,17 @@ def test_track_prints_the_record_as_a_table_json_and_csv(
     for _ in range(12):
         watch.update()
         exchange.now_s += BAR_S
-    shown = call(*words)
-    assert shown.exit_code == 0, shown.stderr
-    require_narrow(shown.stdout, SHORT)
+    process = call(*words)
+    assert process.exit_code == 0, process.stderr
+    require_narrow(process.stdout, SHORT)
     assert (
         "15 forecasts issued, 11 scored, 0 late (in no error), 4 waiting for their actual values"
-        in shown.stdout
+        in process.stdout
     )
-    assert "over 11 forecasts of 1 day: too few windows." in shown.stdout
-    told = json.loads(call(*words, "--format", "json").stdout)
-    assert [one["series"] for one in told["series"]] == [SHORT, LONG]
-    naive = told["series"][0]["tasks"]["ohlc"]["naive"]
+    assert "over 11 forecasts of 1 day: too few windows." in process.stdout
+    content = json.loads(call(*words, "--format", "json").stdout)
+    assert [one["series"] for one in content["series"]] == [SHORT, LONG]
+    naive = content["series"][0]["tasks"]["ohlc"]["naive"]
     assert (naive["verdict"], naive["p_value"]) == ("too few windows", None)
     rows = [*csv.DictReader(call(*words, "--format", "csv", "--series", SHORT).stdout.splitlines())]
     assert [row["task"] for row in rows] == ["ohlc", "volatility"]

@@ -107,8 +107,8 @@ def test_a_source_distribution_holds_what_a_wheel_is_made_of_and_nothing_else(bu
 
 def test_the_notebook_s_cell_leaves_all_other_packages_as_they_were(installed: BareEnvironment) -> None:
     listed = installed.call("-m", "pip", "--disable-pip-version-check", "list", "--format=freeze").stdout
-    kept = (installed.elsewhere / "kept-versions.txt").read_text().splitlines()
-    assert sorted(listed.splitlines()) == sorted([*kept, f"v8-forecasters=={VERSION}"])
+    lines = (installed.elsewhere / "kept-versions.txt").read_text().splitlines()
+    assert sorted(listed.splitlines()) == sorted([*lines, f"v8-forecasters=={VERSION}"])
     where = installed.call("-c", "import v8; print(v8.__file__)").stdout.strip()
     assert Path(where) == installed.site / "v8" / "__init__.py"
     assert installed.call("-m", "pip", "check").stdout == "No broken requirements found.\n"
@@ -138,7 +138,7 @@ def test_it_trains_forecasts_and_serves_where_no_checkout_is(installed: BareEnvi
     env = {**installed.env, "NO_PROXY": "127.0.0.1"}
     with subprocess.Popen(serve, cwd=installed.elsewhere, env=env, stderr=subprocess.PIPE, text=True) as app:
         try:
-            url = next(found[1] for line in app.stderr if (found := re.search(r"(http://\S+)/", line)))
+            url = next(match[1] for line in app.stderr if (match := re.search(r"(http://\S+)/", line)))
             opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
             with opener.open(f"{url}/api/forecast/{NAMES[0]}", timeout=60) as answer:
                 assert json.load(answer)["candles"]["source"] == "demo"

@@ -84,7 +84,7 @@ def python(place: Path, hub: Any, *words: str) -> tuple[str, str]:
         "HF_HUB_DISABLE_XET": "1",
         "NO_PROXY": "127.0.0.1",
     }
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, *words],
         cwd=place,
         env={name: value for name, value in os.environ.items() if name != LEVEL} | variables,
@@ -93,9 +93,9 @@ def python(place: Path, hub: Any, *words: str) -> tuple[str, str]:
         timeout=300,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stdout, done.stderr
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert "Traceback" not in process.stderr
+    return process.stdout, process.stderr
 
 
 def test_the_environment_has_the_versions_that_are_to_be_checked() -> None:

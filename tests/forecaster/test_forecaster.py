@@ -537,8 +537,8 @@ def test_a_forecast_that_is_no_number_is_refused(value: float, tmp_path: Path, t
 def test_no_command_prints_a_forecast_that_is_no_number(form: str, tmp_path: Path, trained_run: Any) -> None:
     folder = poisoned(trained_run, tmp_path / "bad", np.nan)
     files = ("--source", "files", "--data-dir", trained_run.candles_dir)
-    done = called("predict", folder, *files, "--allow-old", "--format", form, tf=True)
-    assert done.returncode == 3
-    assert done.stdout == ""
-    assert "Traceback" not in done.stderr
-    assert "must forecast finite numbers from finite candles" in done.stderr.splitlines()[-1]
+    process = called("predict", folder, *files, "--allow-old", "--format", form, tf=True)
+    assert process.returncode == 3
+    assert process.stdout == ""
+    assert "Traceback" not in process.stderr
+    assert "must forecast finite numbers from finite candles" in process.stderr.splitlines()[-1]

@@ -106,11 +106,11 @@ def test_a_forecast_imports_neither_keras_nor_what_reads_its_files_and_no_client
     )
     words = (run, "--source", "files", "--data-dir", trained_run.candles_dir, "--bars", 700)
     command = [sys.executable, "-c", program, *map(str, words), "--allow-old", "--format", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.splitlines()[-2:] == ["[]", "onnx []"]
-    assert f"Opening {run}.\n" in done.stderr
-    answer = json.loads(done.stdout)
+    process = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert process.returncode == 0, process.stderr
+    assert process.stderr.splitlines()[-2:] == ["[]", "onnx []"]
+    assert f"Opening {run}.\n" in process.stderr
+    answer = json.loads(process.stdout)
     assert answer["model"]["runtime"] == "onnx"
     expected = by_runtime["keras"].predict(trained_run.candles)
     rows = pd.DataFrame(answer["forecast"], index=expected.index)[[*expected.columns]]

@@ -195,19 +195,19 @@ def test_a_model_without_paths_refuses_and_says_which_have_them(trained_run: Any
 def test_every_form_of_predict_tells_the_paths(made: SimpleNamespace, teacher_forced: Forecaster) -> None:
     asked = ("--series", TEACHER_FORCED[0], "--bars", "940", "--paths", "512")
     paths = teacher_forced.paths(made.known[TEACHER_FORCED[0]])
-    told = json.loads(call(made, *asked, "--format", "json").stdout)
-    assert told["paths"]["columns"] == OHLC
-    np.testing.assert_array_equal(np.array(told["paths"]["values"]).reshape(-1, 4), paths.to_numpy())
+    content = json.loads(call(made, *asked, "--format", "json").stdout)
+    assert content["paths"]["columns"] == OHLC
+    np.testing.assert_array_equal(np.array(content["paths"]["values"]).reshape(-1, 4), paths.to_numpy())
     close = made.known[TEACHER_FORCED[0]].column("close")[-1]
     rises, falls = paths["high"].groupby("path").max(), paths["low"].groupby("path").min()
-    for one in told["touch"]:
+    for one in content["touch"]:
         assert one["above"] == pytest.approx(close * (1 + one["move"]))
         assert one["chance_above"] == (rises >= one["above"]).mean()
         assert one["chance_below"] == (falls <= one["below"]).mean()
-    assert told["touch"][0]["chance_above"] > 0 and told["touch"][-1]["chance_above"] < 1
-    done = call(made, *asked)
-    assert "chance that a bar ahead touches a price so far off the close" in done.stdout
-    assert f"{100 * told['touch'][0]['chance_below']:.1f} %" in done.stdout
+    assert content["touch"][0]["chance_above"] > 0 and content["touch"][-1]["chance_above"] < 1
+    process = call(made, *asked)
+    assert "chance that a bar ahead touches a price so far off the close" in process.stdout
+    assert f"{100 * content['touch'][0]['chance_below']:.1f} %" in process.stdout
     rows = call(made, *asked, "--format", "csv").stdout.splitlines()
     assert rows[0] == "path,open_time,open,high,low,close" and len(rows) == 1 + 3 * 512
     assert rows[1].startswith("0,2025-01-01T00:00:00Z,")
@@ -218,9 +218,9 @@ def test_every_form_of_predict_tells_the_paths(made: SimpleNamespace, teacher_fo
 @pytest.mark.nightly
 @pytest.mark.tf
 def test_a_series_without_a_model_is_forecast_by_the_median_of_the_others(made: SimpleNamespace) -> None:
-    told = json.loads(call(made, "--series", NEWCOMER, "--format", "json").stdout)
-    assert told["series"] == NEWCOMER and told["model"]["trained_on"] == "other series"
-    assert told["model"]["quality"] == {} and "quantiles" not in told["model"]
+    content = json.loads(call(made, "--series", NEWCOMER, "--format", "json").stdout)
+    assert content["series"] == NEWCOMER and content["model"]["trained_on"] == "other series"
+    assert content["model"]["quality"] == {} and "quantiles" not in content["model"]
     candles = made.known[NEWCOMER]
     members = [Forecaster.load(made.run / name) for name in TEACHER_FORCED]
     said = []
@@ -228,25 +228,27 @@ def test_a_series_without_a_model_is_forecast_by_the_median_of_the_others(made: 
         one.series = candles.series
         said.append(one.predict(candles.newest(one.needed_bars)))
     expected = pd.DataFrame(np.median(said, axis=0), said[0].index, said[0].columns)
-    found = pd.DataFrame(told["forecast"], expected.index)[[*expected.columns]]
+    found = pd.DataFrame(content["forecast"], expected.index)[[*expected.columns]]
     assert_same_frames(found, expected)
-    assert told["model"]["trained_until"] == max(
+    assert content["model"]["trained_until"] == max(
         json.loads(call(made, "--series", name, "--format", "json").stdout)["model"]["trained_until"]
         for name in TEACHER_FORCED
     )
-    frame = pd.DataFrame(told["forecast"])
+    frame = pd.DataFrame(content["forecast"])
     assert (frame["low"] <= frame[["open", "close"]].min(axis=1)).all()
     own = json.loads(call(made, "--series", TEACHER_FORCED[0], "--format", "json").stdout)
-    assert own["model"]["trained_on"] == "this series" and own["model"]["sha256"] != told["model"]["sha256"]
+    assert (
+        own["model"]["trained_on"] == "this series" and own["model"]["sha256"] != content["model"]["sha256"]
+    )
 
 
 @pytest.mark.nightly
 @pytest.mark.tf
 def test_a_newcomer_is_marked_wherever_it_is_printed(made: SimpleNamespace) -> None:
     mark = "BTCUSDT-15m has no model: this is the median of what those of ETHUSDT-15m, SOLUSDT-15m say."
-    done = call(made, "--series", NEWCOMER, "--series", TEACHER_FORCED[0])
-    assert done.exit_code == 0, done.stderr
-    printed = " ".join(done.stdout.split())
+    process = call(made, "--series", NEWCOMER, "--series", TEACHER_FORCED[0])
+    assert process.exit_code == 0, process.stderr
+    printed = " ".join(process.stdout.split())
     assert printed.count(mark) == 1
     assert "It was not evaluated: nothing is known of its errors." in printed
     assert "as a multiple of the best baseline's" in printed

@@ -47,8 +47,8 @@ def checkout_at(folder: Path) -> str:
 
 
 def _git(folder: Path, *words: str) -> str:
-    done = subprocess.run(["git", "-C", str(folder), *words], check=True, capture_output=True, text=True)
-    return done.stdout
+    process = subprocess.run(["git", "-C", str(folder), *words], check=True, capture_output=True, text=True)
+    return process.stdout
 
 
 def link_packages(folder: Path, only: Collection[str] | None = None) -> Path:
@@ -138,7 +138,7 @@ class BareEnvironment:
 def build(checkout: Path, folder: Path) -> tuple[Path, Path]:
     """Build a source distribution, and a wheel from it; return the files."""
     words = ("-m", "build", "--no-isolation", "--outdir", str(folder), str(checkout))
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stdout + process.stderr
     (source,), (wheel,) = folder.glob("*.tar.gz"), folder.glob("*.whl")
     return source, wheel

@@ -334,8 +334,8 @@ def test_an_unknown_key_of_a_network_names_a_key_of_its_family(family: str, tmp_
 @pytest.mark.process
 def test_a_profile_is_read_without_keras() -> None:
     code = "import sys, v8.profile.profile as p; p.load_profile('aligned'); print('keras' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout == "False\n"
 
 
 TICKING = (
@@ -347,15 +347,15 @@ TICKING += "try:\n    load_profile(sys.argv[1])\nexcept ProfileError as error:\n
 def refused(path: Path) -> str:
     """Load a profile in a process of its own that has 1 GB, and return the sentence."""
     limits = "import resource as r\nr.setrlimit(r.RLIMIT_AS, (2**30, 2**30))\n"
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", limits + TICKING, str(path)],
         capture_output=True,
         text=True,
         check=False,
         timeout=30,  # the 2 s of the issue, on a machine that is ten times busier
     )
-    assert (done.returncode, done.stderr) == (0, "")
-    sentence = done.stdout.removesuffix("\n")
+    assert (process.returncode, process.stderr) == (0, "")
+    sentence = process.stdout.removesuffix("\n")
     assert sentence.startswith(f"{path}")
     assert sentence.isprintable()
     assert 0 < len(sentence) <= 600

@@ -277,17 +277,17 @@ def shipped(place: Path, make_profile: Callable[..., Profile]) -> Path:
 def test_all_shipped_profiles_are_compared_in_table_page_json_and_csv(shipped: Path) -> None:
     names = all_profiles()
     # The windows of `range_paths` are the longest: 2,174 rows after 19 bars of warm-up hold one in each span.
-    done = call(shipped, words(shipped, *names, out="all", bars=2_193))
-    assert done.returncode == 0, done.stderr
+    process = call(shipped, words(shipped, *names, out="all", bars=2_193))
+    assert process.returncode == 0, process.stderr
     files = [shipped / "all" / f"compare.{kind}" for kind in ("json", "csv", "html")]
-    assert done.stdout.endswith(f"Written: {', '.join(map(str, files))}\n")
+    assert process.stdout.endswith(f"Written: {', '.join(map(str, files))}\n")
     for title in (
         "As multiples of aligned",
         "Medians over 1 repeat",
         "one model, claimed",
         "The fastest is ",
     ):
-        assert title in done.stdout
+        assert title in process.stdout
     content, lines = json.loads(files[0].read_text("utf-8")), files[1].read_text("utf-8").splitlines()
     assert (content["baseline"], content["failures"]) == ("aligned", {})
     assert list(content["figures"]) == names

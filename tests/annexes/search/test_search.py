@@ -89,8 +89,8 @@ def test_it_ends_with_a_profile_a_table_and_the_evaluation_of_folds_that_no_tria
     assert trials["state"].tolist()[:2] == ["winner", "complete"]
     assert trials["folds"].tolist() == [NUM_FOLDS, NUM_FOLDS, NUM_FOLDS]
     assert trials["objective"].nunique() == trials["plateau"].nunique() == 1  # a formula notices nothing
-    told = json.loads((undisturbed.path / "trials.json").read_text())
-    assert {name: one["objective"] for name, one in told.items()} == pytest.approx(
+    content = json.loads((undisturbed.path / "trials.json").read_text())
+    assert {name: one["objective"] for name, one in content.items()} == pytest.approx(
         trials["objective"].to_dict()
     )
     winner = load_profile(str(undisturbed.path / "winner.yaml"))
@@ -142,10 +142,10 @@ def test_what_it_found_is_printed_and_nothing_is_trained_for_it(
     undisturbed: Search, capsys: pytest.CaptureFixture[str]
 ) -> None:
     search_settings(search_in(undisturbed.path, Trains(0)), NUM_TRIALS, hours=0)
-    told = capsys.readouterr().out
-    assert "Trials: mean error as a multiple of the best baseline's; plateau: median of the" in told
-    assert "The winner and the start on folds that no trial saw" in told
-    assert f"Written: {undisturbed.path / 'winner.yaml'}, " in told
+    output = capsys.readouterr().out
+    assert "Trials: mean error as a multiple of the best baseline's; plateau: median of the" in output
+    assert "The winner and the start on folds that no trial saw" in output
+    assert f"Written: {undisturbed.path / 'winner.yaml'}, " in output
 
 
 @pytest.mark.nightly

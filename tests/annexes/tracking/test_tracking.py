@@ -147,7 +147,7 @@ def test_a_tracker_whose_package_is_missing_says_how_to_get_it(
 
 
 def run_python(code: str, **variables: str) -> str:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code],
         cwd=REPOSITORY,
         env={**os.environ, **variables},
@@ -155,7 +155,7 @@ def run_python(code: str, **variables: str) -> str:
         text=True,
         check=True,
     )
-    return done.stdout.strip()
+    return process.stdout.strip()
 
 
 @pytest.mark.process
@@ -210,9 +210,9 @@ def run(make_profile: Callable[..., Profile], tmp_path_factory: pytest.TempPathF
     words += ["--runs", str(place / "runs"), "--track", "tensorboard", "--track", "wandb"]
     home = {"HOME": str(place), "V8_HOME": str(place / "home"), "WANDB_MODE": "offline"}
     env = {**os.environ, **home, "CUDA_VISIBLE_DEVICES": "-1"}
-    done = called("run", *words, cwd=REPOSITORY, env=env, tf=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "--track" not in done.stdout  # no tracker was dropped
+    process = called("run", *words, cwd=REPOSITORY, env=env, tf=True)
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert "--track" not in process.stdout  # no tracker was dropped
     return place / "runs" / "tiny"
 
 

@@ -121,12 +121,12 @@ def test_xla_allocates_less_for_the_same_gradients() -> None:
     """JAX tells what XLA allocates for a compiled program; both backends compile with it."""
     env = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
     env["PYTHONPATH"] = str(Path(__file__).parents[3])
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", MEMORY], env=env, text=True, capture_output=True, timeout=300, check=False
     )
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
-    (plain_bytes, plain_norm), (bytes_, norm) = told["plain"], told["checkpointed"]
+    assert process.returncode == 0, process.stderr
+    content = json.loads(process.stdout.splitlines()[-1])
+    (plain_bytes, plain_norm), (bytes_, norm) = content["plain"], content["checkpointed"]
     assert norm == pytest.approx(plain_norm, rel=1e-4)
     assert plain_bytes > 16 * 1_048_576, "every layer's results are kept without"
     assert bytes_ < 0.75 * plain_bytes

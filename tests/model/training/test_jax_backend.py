@@ -66,11 +66,11 @@ def train(backend: str, model: Path, *, is_blocked: bool = False) -> dict[str, A
     program = PROGRAM.format(tests=str(TESTS), model=str(model), is_blocked=is_blocked)
     env = {**os.environ, "KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "-1"}
     env["PYTHONPATH"] = str(TESTS.parent)
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program], env=env, text=True, capture_output=True, timeout=300, check=False
     )
-    assert done.returncode == 0, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    assert process.returncode == 0, process.stderr
+    told: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
     return told
 
 

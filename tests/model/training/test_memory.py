@@ -44,7 +44,7 @@ print(json.dumps(resident))
 def test_a_hundred_series_in_one_process_grow_it_by_less_than_50_mb_after_the_first_ten() -> None:
     """Two series' data under a hundred seeds: each is a network, a set of batches and a result of its own."""
     env = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "PYTHONPATH": str(TESTS.parent)}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", PROGRAM.format(tests=str(TESTS))],
         env=env,
         text=True,
@@ -52,8 +52,8 @@ def test_a_hundred_series_in_one_process_grow_it_by_less_than_50_mb_after_the_fi
         timeout=300,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    resident = json.loads(done.stdout.splitlines()[-1])
+    assert process.returncode == 0, process.stderr
+    resident = json.loads(process.stdout.splitlines()[-1])
     assert len(resident) == 100
     grown_bytes = resident[-1] - resident[9]
     assert grown_bytes < 50e6

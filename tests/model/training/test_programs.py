@@ -49,9 +49,9 @@ def run(program: str, home: Path, **changed: str) -> list[str]:
     """Run a program in a process of its own, and return its lines."""
     env = {**os.environ, "V8_HOME": str(home), "PYTHONPATH": str(TESTS.parent), **changed}
     words = [sys.executable, "-c", program, str(TESTS)]
-    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    process = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    return process.stdout.splitlines()
 
 
 def trained(home: Path) -> dict[str, Any]:

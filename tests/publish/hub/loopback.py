@@ -389,38 +389,38 @@ class LoopbackHub:
         return _json({"type": "user", "name": call.account.name, "orgs": orgs, "auth": auth})
 
     def _create(self, call: Call) -> Answer:
-        asked = call.json()
+        content = call.json()
         if not isinstance(call.account, Account):
             return _error(401, "Unauthorized")
-        owner = asked.get("organization") or call.account.name
+        owner = content.get("organization") or call.account.name
         refusal = self._refuse_writing(call.account, owner)
         if refusal:
             return refusal
-        name = f"{owner}/{asked['name']}"
-        if asked.get("type") == "dataset":
+        name = f"{owner}/{content['name']}"
+        if content.get("type") == "dataset":
             name = f"datasets/{name}"
-        if asked.get("type") == "space":
+        if content.get("type") == "space":
             name = f"spaces/{name}"
-            if asked.get("sdk") not in ("docker", "gradio", "static"):
+            if content.get("sdk") not in ("docker", "gradio", "static"):
                 return _error(400, "a Space needs an sdk")
         if name in self.repos:
             body = {"error": "You already created this repo", "url": f"{self.url}/{name}"}
             return _json(body, status=409)
-        self.create(name, is_private=asked.get("visibility") == "private")
+        self.create(name, is_private=content.get("visibility") == "private")
         return _json({"url": f"{self.url}/{name}", "name": name})
 
     def _collections(self, call: Call) -> Answer:
-        asked = call.json()
-        if refusal := self._refuse_writing(call.account, asked["namespace"]):
+        content = call.json()
+        if refusal := self._refuse_writing(call.account, content["namespace"]):
             return refusal
-        if not 0 < len(asked["title"]) <= 60:
+        if not 0 < len(content["title"]) <= 60:
             return _error(400, "a title has 1 to 60 letters")
         # The Hub names a collection by its title and a number of its own.
-        words = re.sub(r"[^a-z0-9]+", "-", asked["title"].lower())
-        slug = f"{asked['namespace']}/{words}-{hashlib.sha1(asked['title'].encode()).hexdigest()[:24]}"
+        words = re.sub(r"[^a-z0-9]+", "-", content["title"].lower())
+        slug = f"{content['namespace']}/{words}-{hashlib.sha1(content['title'].encode()).hexdigest()[:24]}"
         if slug in self.collections:
             return _json({"error": "Collection already exists", "slug": slug}, status=409)
-        self.collections[slug] = Collection(asked["title"], asked["private"])
+        self.collections[slug] = Collection(content["title"], content["private"])
         return self._told_collection(slug)
 
     def _collection(self, call: Call) -> Answer:
@@ -457,8 +457,8 @@ class LoopbackHub:
         return _json(about | {"private": found.is_private, "theme": "green", "upvotes": 0})
 
     def _validate_yaml(self, call: Call) -> Answer:
-        asked = call.json()
-        match = re.match(r"---\n(.*?)\n---\n", asked["content"], re.DOTALL)
+        content = call.json()
+        match = re.match(r"---\n(.*?)\n---\n", content["content"], re.DOTALL)
         try:
             card = yaml.safe_load(match[1]) if match else None
         except yaml.YAMLError as error:
@@ -487,8 +487,10 @@ class LoopbackHub:
         return mode
 
     def _lfs_batch(self, call: Call) -> Answer:
-        asked = call.json()
-        return _json({"transfer": "basic", "objects": [self._action(call, one) for one in asked["objects"]]})
+        content = call.json()
+        return _json(
+            {"transfer": "basic", "objects": [self._action(call, one) for one in content["objects"]]}
+        )
 
     def _action(self, call: Call, asked: Mapping[str, Any]) -> dict[str, Any]:
         oid = asked["oid"]
@@ -506,8 +508,8 @@ class LoopbackHub:
         return Answer(200, headers={"ETag": f'"{call.parts["oid"]}"'})
 
     def _lfs_verify(self, call: Call) -> Answer:
-        asked = call.json()
-        is_known = len(self.objects.get(asked["oid"], b"")) == asked["size"]
+        content = call.json()
+        is_known = len(self.objects.get(content["oid"], b"")) == content["size"]
         return _json({}) if is_known else _error(404, "no such object")
 
     def _commit(self, call: Call) -> Answer:

@@ -86,7 +86,7 @@ def test_the_first_lines_of_the_card_forecast_what_v8_forecasts(
     lines, _, _ = python_of(card)
     frame = frame_of_candles()
     frame.to_csv(tmp_path / f"{SERIES}.csv", index=False)
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", WITHOUT_V8 + lines + SAVED],
         cwd=tmp_path,
         env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "2"},
@@ -94,7 +94,7 @@ def test_the_first_lines_of_the_card_forecast_what_v8_forecasts(
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
     plain = pd.read_pickle(tmp_path / "forecast.pickle")
     assert_equal_to_the_product(plain, staged.folder, frame)
 

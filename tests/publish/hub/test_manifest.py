@@ -218,8 +218,8 @@ def test_a_missing_and_a_cut_file_are_found(folder: Path) -> None:
 @pytest.mark.process
 def test_reading_a_manifest_starts_no_tensorflow() -> None:
     code = "import sys, v8.publish.hub.layout; print({'tensorflow', 'keras', 'jax'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "set()"
 
 
 @pytest.mark.tf

@@ -142,8 +142,8 @@ def test_the_figures_of_the_report_are_medians_of_it(
     page = (run / REPORT_FILE).read_text("utf-8")
     for task, title in TITLES.items():
         (card,) = re.findall(rf'<section class="card"><h2[^>]*>{title}</h2>(.*?)</section>', page)
-        shown = re.findall(r"<strong[^>]*>(.*?)</strong>", card)
-        for column, figure in zip(("relative_mae", "relative_mae_to_best"), shown, strict=True):
+        matches = re.findall(r"<strong[^>]*>(.*?)</strong>", card)
+        for column, figure in zip(("relative_mae", "relative_mae_to_best"), matches, strict=True):
             middle = median(float(row[f"{task}_{column}"]) for row in leaderboard.values())
             assert figure == change(middle)
         # The timeframes have different ones, which the pointer names.

@@ -72,9 +72,9 @@ def require_described(route: str, status: int, content: Any) -> None:
 
 
 def lines_of(page: Any) -> list[str]:
-    told = page.get("/metrics")
-    assert told.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
-    return told.text.splitlines()
+    response = page.get("/metrics")
+    assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    return response.text.splitlines()
 
 
 @pytest.mark.tf
@@ -116,11 +116,11 @@ def test_a_live_record_is_as_it_is_described_with_and_without_quantiles(
                     ledger.add_score(key, made_score(losses, entry))
     with serve(record=LedgerReader(file, place)) as page:
         for name in issuers:
-            told = page.get(f"/api/track/{name}").json()
-            require_described("/api/track/{series}", 200, told)
-            assert told["record"]["tasks"]
-            assert told["record"]["generations"][0]["tasks"]
-            assert ("coverage" in told["record"]["tasks"]["ohlc"]) == (name == ETH)
+            content = page.get(f"/api/track/{name}").json()
+            require_described("/api/track/{series}", 200, content)
+            assert content["record"]["tasks"]
+            assert content["record"]["generations"][0]["tasks"]
+            assert ("coverage" in content["record"]["tasks"]["ohlc"]) == (name == ETH)
 
 
 @pytest.mark.tf
@@ -173,10 +173,10 @@ def test_candles_are_those_that_the_forecast_knew_the_newest_last(served: Any) -
     "limit", ["0", "-1", "1.5", "1000000", "9" * 1_500, "", "%00", "x", "%F0%9F%98%80", "٣"]
 )
 def test_a_limit_that_is_no_number_of_rows_is_one_calm_sentence(served: Any, limit: str) -> None:
-    told = served.get(f"/api/candles/{BTC}?limit={limit.encode('ascii', 'xmlcharrefreplace').decode()}")
-    require_described("/api/candles/{series}", 400, told.json())
-    assert (told.status, told.json()["error"]["rule"]) == (400, "is a whole number from 1 to 999,999")
-    assert len(told.body) < 500
+    response = served.get(f"/api/candles/{BTC}?limit={limit.encode('ascii', 'xmlcharrefreplace').decode()}")
+    require_described("/api/candles/{series}", 400, response.json())
+    assert (response.status, response.json()["error"]["rule"]) == (400, "is a whole number from 1 to 999,999")
+    assert len(response.body) < 500
 
 
 def test_volumes_that_a_source_does_not_tell_are_null() -> None:
@@ -237,9 +237,9 @@ def test_a_forecast_is_late_from_the_close_that_it_does_not_know() -> None:
 def test_labels_take_any_text() -> None:
     for text in ("plain", 'a "b"', "back\\slash", "two\nlines", "", "中文", "}"):
         line = f"v8_x{labels_of({'name': text})} 1"
-        found = SAMPLE.fullmatch(line)
-        assert found, line
-        (value,) = re.findall(r'name="(.*)"', found["labels"])
+        match = SAMPLE.fullmatch(line)
+        assert match, line
+        (value,) = re.findall(r'name="(.*)"', match["labels"])
         assert re.sub(r"\\(.)", lambda each: "\n" if each[1] == "n" else each[1], value) == text
 
 

@@ -50,13 +50,13 @@ def process(
 def test_it_serves_the_demo_market_offline_until_ctrl_c(process: Any, fetch: Any) -> None:
     assert process.stderr.readline().endswith("tiny: TensorFlow starts, which takes some seconds.\n")
     said = process.stderr.readline()
-    found = re.fullmatch(r"run tiny: (http://127\.0\.0\.1:\d+)/ \(Ctrl-C stops it\)\n", said)
-    assert found, said
-    told = fetch(f"{found[1]}/api/forecast/BTCUSDT-15m").json()
-    assert (told["candles"]["source"], told["first_bar"]) == ("demo", "2025-01-01T00:00:00Z")
+    match = re.fullmatch(r"run tiny: (http://127\.0\.0\.1:\d+)/ \(Ctrl-C stops it\)\n", said)
+    assert match, said
+    content = fetch(f"{match[1]}/api/forecast/BTCUSDT-15m").json()
+    assert (content["candles"]["source"], content["first_bar"]) == ("demo", "2025-01-01T00:00:00Z")
     for path in ("/", "/series/ETHUSDT-1h", "/record", "/api"):
-        assert fetch(found[1] + path).text.count('class="banner">Simulated market') == 1, path
-    assert 'class="banner">模擬市場' in fetch(f"{found[1]}/api?lang=zh-TW").text
+        assert fetch(match[1] + path).text.count('class="banner">Simulated market') == 1, path
+    assert 'class="banner">模擬市場' in fetch(f"{match[1]}/api?lang=zh-TW").text
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=20) == 130
     # By itself: a process that does not stop is ended after a few seconds, with other last words.
@@ -149,18 +149,18 @@ def test_others_need_a_token_unless_it_is_said_that_they_need_none(
     env |= {"V8_APP_TOKEN": token} if token else {}
     words = [sys.executable, "-m", "v8", "app", str(tmp_path), *MARKET, "--host", host]
     words += ["--no-token"] if is_open else []
-    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=120)
+    process = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=120)
     is_reached = host == "0.0.0.0" and token is None
-    assert done.returncode == (2 if is_reached and not is_open else 3)  # 3: there is no model
+    assert process.returncode == (2 if is_reached and not is_open else 3)  # 3: there is no model
     refusal = (
         "error: --host 0.0.0.0: is an address that other machines reach, so whoever asks must show a token; "
         "got no V8_APP_TOKEN. Set V8_APP_TOKEN to 16 letters or more, or let everybody read with "
         "--no-token.\n"
     )
-    assert (done.stderr.endswith(refusal)) == (is_reached and not is_open)
+    assert (process.stderr.endswith(refusal)) == (is_reached and not is_open)
     warning = "No V8_APP_TOKEN is set: whoever can reach 0.0.0.0 port "
-    assert (warning in done.stderr) == (is_reached and is_open)
-    assert "made-up" not in done.stdout + done.stderr
+    assert (warning in process.stderr) == (is_reached and is_open)
+    assert "made-up" not in process.stdout + process.stderr
 
 
 def test_a_port_that_is_taken_is_one_sentence() -> None:

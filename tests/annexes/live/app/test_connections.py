@@ -64,9 +64,9 @@ def connected(served: Any) -> Iterator[Callable[[bytes], socket.socket]]:
     with ExitStack() as stack:
 
         def connect(content: bytes) -> socket.socket:
-            one = socket.create_connection((address.hostname, address.port), timeout=60)
-            stack.enter_context(one).sendall(content)
-            return one
+            connection = socket.create_connection((address.hostname, address.port), timeout=60)
+            stack.enter_context(connection).sendall(content)
+            return connection
 
         yield connect
 
@@ -147,9 +147,9 @@ def test_an_answer_that_is_neither_made_nor_taken_in_time_is_given_up(
     is_enough = threading.Event()
     with serve(record=lambda: is_enough.wait(300.0) and None) as page:
         address = urlsplit(page.url)
-        with socket.create_connection((address.hostname, address.port), timeout=60) as one:
-            one.sendall(b"GET /api/track/BTCUSDT-15m HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            assert one.recv(1) == b""
+        with socket.create_connection((address.hostname, address.port), timeout=60) as connection:
+            connection.sendall(b"GET /api/track/BTCUSDT-15m HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert connection.recv(1) == b""
         is_enough.set()
 
 

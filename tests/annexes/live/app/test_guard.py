@@ -94,13 +94,13 @@ PATHS = (
 )
 def test_without_the_token_nothing_is_told(closed: Any, header: str | None) -> None:
     for path in PATHS:
-        told = closed.get(path, **({} if header is None else {"Authorization": header}))
-        assert (told.status, told.headers["www-authenticate"]) == (401, "Bearer")
-        assert told.json()["error"].keys() == {"where", "rule", "got", "fix"}
-        assert told.json()["error"]["got"] == ("none" if header is None else "another one")
-        assert told.headers["cache-control"] == "no-store"
-        assert BTC not in told.text
-        assert TOKEN not in told.text
+        response = closed.get(path, **({} if header is None else {"Authorization": header}))
+        assert (response.status, response.headers["www-authenticate"]) == (401, "Bearer")
+        assert response.json()["error"].keys() == {"where", "rule", "got", "fix"}
+        assert response.json()["error"]["got"] == ("none" if header is None else "another one")
+        assert response.headers["cache-control"] == "no-store"
+        assert BTC not in response.text
+        assert TOKEN not in response.text
 
 
 @pytest.mark.tf
@@ -113,8 +113,8 @@ def test_with_the_token_everything_is_told(closed: Any) -> None:
 @pytest.mark.tf
 def test_whether_it_works_is_told_to_all_and_the_rest_of_it_to_those_with_the_token(closed: Any) -> None:
     assert closed.get("/api/health").json() == {"status": "ok"}
-    known = closed.get("/api/health", Authorization=f"Bearer {TOKEN}").json()
-    assert known.keys() > {"status", "version", "place", "num_series"}
+    content = closed.get("/api/health", Authorization=f"Bearer {TOKEN}").json()
+    assert content.keys() > {"status", "version", "place", "num_series"}
 
 
 @pytest.mark.process
@@ -123,10 +123,10 @@ def test_a_browser_is_asked_for_the_token_and_keeps_a_cookie_that_is_not_the_tok
     closed: Any, browser: Any
 ) -> None:
     for path in ("/", f"/?series={BTC}", "/api", "/api/series"):
-        told = closed.get(path, Accept="text/html")
-        assert (told.status, told.headers["content-type"]) == (401, "text/html; charset=utf-8")
-        assert 'type="password"' in told.text
-        assert BTC not in told.text
+        response = closed.get(path, Accept="text/html")
+        assert (response.status, response.headers["content-type"]) == (401, "text/html; charset=utf-8")
+        assert 'type="password"' in response.text
+        assert BTC not in response.text
     browser.look(390, is_dark=True)
     browser.open(closed.url, "document.getElementById('token') !== null")
     assert browser.value("document.querySelector('[role=alert]').hidden")
@@ -248,11 +248,11 @@ def test_pages_of_an_origin_read_what_others_must_not(
         refused = page.get("/api/series", method="OPTIONS", Origin=theirs, **asked)
         assert (refused.status, refused.headers.get("access-control-allow-origin")) == (400, None)
         for path, status in (("/api/series", 200), ("/nowhere", 404)):
-            told = page.get(path, Origin=ours, Authorization=f"Bearer {TOKEN}")
-            assert (told.status, told.headers["access-control-allow-origin"]) == (status, ours)
-            assert "access-control-allow-credentials" not in told.headers
-            assert "Origin" in told.headers["vary"]
-            assert "Retry-After" in told.headers["access-control-expose-headers"]
+            response = page.get(path, Origin=ours, Authorization=f"Bearer {TOKEN}")
+            assert (response.status, response.headers["access-control-allow-origin"]) == (status, ours)
+            assert "access-control-allow-credentials" not in response.headers
+            assert "Origin" in response.headers["vary"]
+            assert "Retry-After" in response.headers["access-control-expose-headers"]
         # What was refused can be read, too, so that a page can say why.
         assert page.get("/api/series", Origin=ours).headers["access-control-allow-origin"] == ours
         other = page.get("/api/series", Origin=theirs, Authorization=f"Bearer {TOKEN}")
@@ -288,8 +288,8 @@ def test_a_browser_lets_pages_of_that_origin_read_it_and_no_others(
 
 @pytest.mark.tf
 def test_without_an_origin_no_page_of_another_reads_anything(served: Any) -> None:
-    told = served.get("/api/series", Origin="https://evil.example")
-    assert "access-control-allow-origin" not in told.headers
+    response = served.get("/api/series", Origin="https://evil.example")
+    assert "access-control-allow-origin" not in response.headers
     asked = {"Origin": "https://evil.example", "Access-Control-Request-Method": "GET"}
     assert served.get("/api/series", method="OPTIONS", **asked).status == 405
 

@@ -42,7 +42,7 @@ STICKING_OUT = """[...document.querySelectorAll('body *')].filter((node) =>
 
 def numbers_of(served: Any, series: str, written: list[list[str]]) -> list[list[str]]:
     """Return the cells that the forecast of the API makes, with as many decimals as the page writes."""
-    told = served.get(f"/api/forecast/{series}").json()
+    content = served.get(f"/api/forecast/{series}").json()
     decimals = len(written[0][1].partition(".")[2])
     return [
         [
@@ -50,7 +50,7 @@ def numbers_of(served: Any, series: str, written: list[list[str]]) -> list[list[
             *(f"{row[name]:,.{decimals}f}" for name in ("close", "low", "high")),
             f"{100 * row['volatility']:.3f} %",
         ]
-        for row in told["forecast"]
+        for row in content["forecast"]
     ]
 
 

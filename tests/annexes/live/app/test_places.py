@@ -108,7 +108,7 @@ def test_what_is_no_ledger_is_told_without_its_path(
     file = tmp_path / "ledger.sqlite"
     file.write_bytes(b"no database" * 500)
     with serve(record=LedgerReader(file, PLACE)) as page:
-        told = page.get(f"/api/track/{BTC}")
-        assert told.status == 503
-        assert str(tmp_path) not in told.text
+        response = page.get(f"/api/track/{BTC}")
+        assert response.status == 503
+        assert str(tmp_path) not in response.text
         assert page.get(f"/api/forecast/{BTC}").status == 200

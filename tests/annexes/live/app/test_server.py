@@ -34,21 +34,25 @@ BTC, ETH = "BTCUSDT-15m", "ETHUSDT-1h"
 
 @pytest.mark.tf
 def test_the_forecast_is_that_of_the_model_on_the_newest_closed_candles(served: Any) -> None:
-    told = served.get(f"/api/forecast/{BTC}").json()
-    assert told["candles"]["closed_at"] == told["first_bar"] == "2024-12-31T18:00:00Z"
+    content = served.get(f"/api/forecast/{BTC}").json()
+    assert content["candles"]["closed_at"] == content["first_bar"] == "2024-12-31T18:00:00Z"
     forecaster = Forecaster.load(served.run / BTC)
     candles = open_source("demo").candles(
         Series.parse(BTC), forecaster.needed_bars, end_s=1_735_668_000 - 900
     )
     expected = forecaster.predict(candles)
-    assert [row["close"] for row in told["forecast"]] == pytest.approx(list(expected["close"]), rel=1e-6)
-    assert len(told["forecast"]) == 3
-    assert told["model"]["quality"]["ohlc"].keys() >= {
+    assert [row["close"] for row in content["forecast"]] == pytest.approx(list(expected["close"]), rel=1e-6)
+    assert len(content["forecast"]) == 3
+    assert content["model"]["quality"]["ohlc"].keys() >= {
         "relative_mae",
         "best_baseline",
         "relative_mae_to_best",
     }
-    assert told["trained"]["model_sha256"] == told["model"]["sha256"] == forecaster.metadata["model_sha256"]
+    assert (
+        content["trained"]["model_sha256"]
+        == content["model"]["sha256"]
+        == forecaster.metadata["model_sha256"]
+    )
 
 
 @pytest.mark.tf
@@ -59,11 +63,11 @@ def test_every_route_that_is_described_is_there_and_no_other(
     described = served.get("/openapi.json").json()["paths"]
     assert described.keys() == description()["paths"].keys()
     for route in described:
-        told = served.get(route.replace("{series}", ETH))
-        assert told.status == 200, route
+        response = served.get(route.replace("{series}", ETH))
+        assert response.status == 200, route
         (kind,) = described[route]["get"]["responses"]["200"]["content"]
-        assert told.headers["content-type"].partition(";")[0] == kind
-        assert kind in ("text/plain", "text/event-stream") or json.loads(told.body)
+        assert response.headers["content-type"].partition(";")[0] == kind
+        assert kind in ("text/plain", "text/event-stream") or json.loads(response.body)
 
 
 @pytest.mark.tf
@@ -128,16 +132,16 @@ def test_an_exchange_in_trouble_is_told_without_paths_and_asked_again_later(
 ) -> None:
     with serve() as page:
         page.exchange.is_blocked = True
-        told = page.get(f"/api/forecast/{ETH}")
-        assert told.status == 503
-        assert told.headers["retry-after"] == "10"
-        assert told.json()["error"].keys() == {"where", "rule", "got", "fix"}
+        response = page.get(f"/api/forecast/{ETH}")
+        assert response.status == 503
+        assert response.headers["retry-after"] == "10"
+        assert response.json()["error"].keys() == {"where", "rule", "got", "fix"}
         num_asked = len(page.exchange.requests)
         part = page.get(f"/part/{ETH}")
         assert (part.status, 'role="alert"' in part.text) == (503, True)
         assert len([each for each in page.exchange.requests[num_asked:] if "klines" in each]) == 0
         for secret in (str(page.run), "Traceback", ".py"):
-            assert secret not in told.text + part.text
+            assert secret not in response.text + part.text
 
 
 @pytest.mark.tf
@@ -147,13 +151,13 @@ def test_an_exchange_in_trouble_is_told_without_paths_and_asked_again_later(
 )
 def test_what_is_no_series_is_404_in_one_form(served: Any, name: str) -> None:
     for route in ("/api/forecast/", "/api/track/", "/part/", "/series/"):
-        told = served.get(route + name)
-        assert told.status == 404
+        response = served.get(route + name)
+        assert response.status == 404
         # A name is suggested where it is close, and `btcusdt-15m` means a series that is shown.
         is_close = name.lower().startswith("btcusdt-15m")
         meant = "Did you mean BTCUSDT-15m" if is_close else "Choose one of these"
-        assert told.json()["error"]["fix"] == meant
-        assert len(told.body) < 800
+        assert response.json()["error"]["fix"] == meant
+        assert len(response.body) < 800
 
 
 @pytest.mark.tf
@@ -172,18 +176,18 @@ def test_what_is_no_series_is_404_in_one_form(served: Any, name: str) -> None:
     ],
 )
 def test_hostile_addresses_are_answered_calmly(served: Any, path: str, status: int) -> None:
-    told = served.get(path)
-    assert told.status == status
+    response = served.get(path)
+    assert response.status == status
     if status != 200:
-        assert told.json()["error"].keys() == {"where", "rule", "got", "fix"}
-    assert "<script>" not in told.text
+        assert response.json()["error"].keys() == {"where", "rule", "got", "fix"}
+    assert "<script>" not in response.text
 
 
 @pytest.mark.tf
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "PATCH"])
 def test_only_reading_is_allowed(served: Any, method: str) -> None:
-    told = served.get("/api/series", method=method)
-    assert (told.status, told.headers["allow"]) == (405, "GET, HEAD")
+    response = served.get("/api/series", method=method)
+    assert (response.status, response.headers["allow"]) == (405, "GET, HEAD")
 
 
 @pytest.mark.tf
@@ -196,8 +200,8 @@ def test_head_is_get_without_a_body(served: Any) -> None:
 @pytest.mark.tf
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8008", "127.0.0.1.evil.example", "", "[::2]"])
 def test_a_name_that_a_stranger_made_lead_here_is_refused(served: Any, host: str) -> None:
-    told = served.get("/api/series", Host=host)
-    assert (told.status, told.json()["error"]["where"]) == (400, "header Host")
+    response = served.get("/api/series", Host=host)
+    assert (response.status, response.json()["error"]["where"]) == (400, "header Host")
 
 
 @pytest.mark.tf
@@ -208,9 +212,9 @@ def test_names_of_this_machine_are_let_in_and_any_where_a_host_was_chosen(
         served.get("/api/health", Host=host).status for host in ("localhost:1", "LOCALHOST", "[::1]:9")
     } == {200}
     with serve(AccessPolicy(None, ("https://frames.example",))) as page:
-        told = page.get("/api/health", Host="me.example")
-        assert told.status == 200
-        assert told.headers["content-security-policy"].endswith("frame-ancestors https://frames.example")
+        response = page.get("/api/health", Host="me.example")
+        assert response.status == 200
+        assert response.headers["content-security-policy"].endswith("frame-ancestors https://frames.example")
 
 
 @pytest.mark.tf
@@ -351,8 +355,8 @@ def test_the_overview_has_a_tile_a_series_the_wildest_first_in_one_answer(served
         name = re.search(r"<h2>([^<]*)</h2>", tile)[1]
         rows = served.get(f"/api/forecast/{name}").json()["forecast"]
         low, high = min(row["low"] for row in rows), max(row["high"] for row in rows)
-        told = re.search(r"Next 3 bars \([^)]*\): medians from ([\d.,]+) to ([\d.,]+);", tile)
-        ends = [float(text.replace(",", "")) for text in told.groups()[:2]]
+        match = re.search(r"Next 3 bars \([^)]*\): medians from ([\d.,]+) to ([\d.,]+);", tile)
+        ends = [float(text.replace(",", "")) for text in match.groups()[:2]]
         assert ends == pytest.approx([low, high], rel=1e-5)
         # The range says how far ahead it reaches: without it, it reads as that of the last day.
         hours = "45 min" if name == BTC else "3 h"
@@ -376,9 +380,9 @@ def test_the_overview_has_a_tile_a_series_the_wildest_first_in_one_answer(served
 
 @pytest.mark.tf
 def test_what_is_calm_or_wild_is_told_by_its_own_month(served: Any) -> None:
-    told = served.get(f"/part/{ETH}").text
+    text = served.get(f"/part/{ETH}").text
     ahead, mood, share = re.search(
-        r"Volatility ahead: ([\d.]+) %, (\w+): volatility percentile (\d+) of 100, higher than \3 % of", told
+        r"Volatility ahead: ([\d.]+) %, (\w+): volatility percentile (\d+) of 100, higher than \3 % of", text
     ).groups()
     candles = open_source("demo").candles(Series.parse(ETH), 900, 1_735_603_200 - 3_600)  # until midnight
     close = candles.to_frame()["close"]
@@ -440,9 +444,9 @@ def test_an_old_model_says_so_at_the_top(serve: Callable[..., AbstractContextMan
 def test_a_page_speaks_the_language_of_the_browser_unless_another_is_asked_for(served: Any) -> None:
     chinese = {"Accept-Language": "zh-TW,zh;q=0.9,en;q=0.8"}
     for path in ("/", f"/series/{ETH}"):
-        told = served.get(path, **chinese)
-        assert '<html lang="zh-TW">' in told.text and "總覽" in told.text
-        assert told.headers["vary"] == "Accept-Language"
+        response = served.get(path, **chinese)
+        assert '<html lang="zh-TW">' in response.text and "總覽" in response.text
+        assert response.headers["vary"] == "Accept-Language"
         assert '<html lang="en">' in served.get(path).text
     assert '<html lang="en">' in served.get("/?lang=en", **chinese).text
     assert '<html lang="zh-TW">' in served.get("/?lang=xx", **chinese).text
@@ -519,15 +523,15 @@ def test_a_chart_has_the_candles_and_the_forecast_of_the_api(served: Any) -> Non
 def test_errors_are_pages_for_browsers_and_json_for_programs(served: Any) -> None:
     browser = {"Accept": "text/html,application/xhtml+xml", "Accept-Language": "zh-TW"}
     for path, status in (("/series/NOPE", 404), ("/nowhere", 404), (f"/api/candles/{BTC}?limit=x", 400)):
-        told = served.get(path)
-        assert (told.status, told.headers["content-type"]) == (status, "application/json")
-        assert told.json()["error"]["fix"]
+        response = served.get(path)
+        assert (response.status, response.headers["content-type"]) == (status, "application/json")
+        assert response.json()["error"]["fix"]
         page = served.get(path, **browser)
         assert (page.status, page.headers["content-type"]) == (status, "text/html; charset=utf-8")
         assert "Accept" in page.headers["vary"]
         assert page.headers["content-security-policy"].startswith("default-src 'none'")
         assert '<html lang="zh-TW">' in page.text and '<a href="/">' in page.text
-        assert told.json()["error"]["rule"].replace("'", "&#x27;") in page.text
+        assert response.json()["error"]["rule"].replace("'", "&#x27;") in page.text
     assert "NOPE" in served.get("/series/NOPE", Accept="text/html").text
     assert "<script>" not in served.get("/series/%3Cscript%3E", Accept="text/html").text
     assert served.get("/", method="PUT", Accept="text/html").headers["allow"] == "GET, HEAD"

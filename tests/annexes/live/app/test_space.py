@@ -54,8 +54,8 @@ def hub(fleet_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[A
         patch.setenv("HF_TOKEN", loopback.WRITE_TOKEN)
         patch.setenv("HF_HOME", str(tmp_path_factory.mktemp("hf")))
         patch.setenv("NO_PROXY", "127.0.0.1,localhost")
-        done = call("publish", str(fleet_run), "--repo", "someone/fleet")
-        assert done.exit_code == 0, done.output
+        process = call("publish", str(fleet_run), "--repo", "someone/fleet")
+        assert process.exit_code == 0, process.output
         yield server
         assert not server.mistakes, server.mistakes[0]
 
@@ -126,9 +126,9 @@ def test_what_we_published_and_is_gone_goes_and_what_is_somebody_else_s_stays(hu
 def test_what_cannot_be_published_is_one_sentence(hub: Any, words: list[str], code: int, said: str) -> None:
     if "spaces/someone/other" not in hub.repos:
         hub.create("spaces/someone/other", {"main.py": b"print()", "README.md": b"theirs"})
-    done = call("publish", *words)
-    assert (done.exit_code, done.stderr.count("error:")) == (code, 1)
-    assert said in done.stderr
+    process = call("publish", *words)
+    assert (process.exit_code, process.stderr.count("error:")) == (code, 1)
+    assert said in process.stderr
     assert hub.files("spaces/someone/other")["README.md"] == b"theirs"
 
 
@@ -154,8 +154,8 @@ def test_it_starts_from_its_folder_alone_and_shows_the_published_models(
         assert started[0] == "python"
         words = [PYTHON, "-u", *started[1:], "--port", "0", "--host", "127.0.0.1"]
         where = [PYTHON, "-c", "import v8; print(v8.__file__)"]
-        found = subprocess.run(where, cwd=space, env=env, capture_output=True, text=True, check=True).stdout
-        assert Path(found.strip()) == space / "v8" / "__init__.py"
+        output = subprocess.run(where, cwd=space, env=env, capture_output=True, text=True, check=True).stdout
+        assert Path(output.strip()) == space / "v8" / "__init__.py"
         with subprocess.Popen(words, cwd=space, env=env, stderr=subprocess.PIPE, text=True) as process:
             try:
                 opening, said = (process.stderr.readline() if process.stderr else "" for _ in range(2))

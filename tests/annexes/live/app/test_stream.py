@@ -122,9 +122,9 @@ def test_a_stream_ends_after_its_time_and_says_that_it_lives(
     with listening(served, **{"Last-Event-ID": newest}) as again:
         assert again.event() == {}
         assert again.comments == ["nothing new"] * 2
-    seen = served.get("/api/stream", method="HEAD")
-    assert (seen.status, seen.body) == (200, b"")
-    assert seen.headers["content-type"] == "text/event-stream; charset=utf-8"
+    response = served.get("/api/stream", method="HEAD")
+    assert (response.status, response.body) == (200, b"")
+    assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
 
 
 def test_no_more_streams_are_open_than_there_may_be(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,9 +132,9 @@ def test_no_more_streams_are_open_than_there_may_be(served: Any, monkeypatch: py
     served.until(lambda: served.get("/api/stream", method="HEAD").status == 200)
     with listening(served) as first:
         assert first.event()
-        told = served.get("/api/stream")
-        assert (told.status, told.headers["retry-after"]) == (503, "10")
-        assert told.json()["error"]["rule"] == "sends 1 streams at once"
+        response = served.get("/api/stream")
+        assert (response.status, response.headers["retry-after"]) == (503, "10")
+        assert response.json()["error"]["rule"] == "sends 1 streams at once"
         assert served.get("/api/series").status == 200
     served.until(lambda: served.get("/api/stream", method="HEAD").status == 200)
 
@@ -144,9 +144,9 @@ def test_one_address_keeps_no_other_out(served: Any) -> None:
     with ExitStack() as opened:
         heard = [opened.enter_context(listening(served)) for _ in range(8)]
         assert [each.answer.status for each in heard] == [200] * 8
-        told = served.get("/api/stream")
-        assert (told.status, told.headers["retry-after"]) == (429, "10")
-        assert told.json()["error"]["rule"] == "has at most 8 streams at once"
+        response = served.get("/api/stream")
+        assert (response.status, response.headers["retry-after"]) == (429, "10")
+        assert response.json()["error"]["rule"] == "has at most 8 streams at once"
         assert opened.enter_context(elsewhere(served)).startswith(b"HTTP/1.1 200")
         assert served.get("/api/series").status == 200
     served.until(lambda: served.get("/api/stream", method="HEAD").status == 200)

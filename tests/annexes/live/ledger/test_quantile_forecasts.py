@@ -177,10 +177,10 @@ def test_every_form_of_predict_prints_them(
     for name, printer in PRINTERS.items():
         printer([issued], False)
         printed[name] = capsys.readouterr().out
-    told = json.loads(printed["json"])
-    assert told["forecast"][0]["close_q5"] == issued.forecast["close_q5"].iloc[0]
-    assert told["model"]["quantiles"]["levels"] == list(LEVELS)
-    assert set(told["model"]["quantiles"]["tasks"]["ohlc"]["coverage"]) == {"90 %", "50 %"}
+    content = json.loads(printed["json"])
+    assert content["forecast"][0]["close_q5"] == issued.forecast["close_q5"].iloc[0]
+    assert content["model"]["quantiles"]["levels"] == list(LEVELS)
+    assert set(content["model"]["quantiles"]["tasks"]["ohlc"]["coverage"]) == {"90 %", "50 %"}
     assert "volatility_q95" in printed["csv"].splitlines()[0]
     assert all(f"{level} close" in printed["table"] for level in ("90 %", "50 %"))
     first = issued.forecast.iloc[0]
