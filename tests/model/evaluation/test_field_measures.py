@@ -5,6 +5,8 @@ The packages are extras of the tests: `pip install arch scoringrules statsmodels
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import numpy as np
 import pytest
 
@@ -35,7 +37,7 @@ def _random(num_windows: int = 500, seed: int = 0) -> tuple[np.ndarray, np.ndarr
 
 @pytest.mark.parametrize("num_windows", [1, 500])
 def test_qlike_is_half_the_gamma_deviance(num_windows: int) -> None:
-    statsmodels = pytest.importorskip("statsmodels.api", reason="needs statsmodels: pip install statsmodels")
+    statsmodels = import_module("statsmodels.api")
     random = np.random.default_rng(1)
     actual = random.gamma(2.0, 1e-4, num_windows)
     forecast = random.gamma(2.0, 1e-4, num_windows)
@@ -50,7 +52,7 @@ def test_qlike_of_windows_without_a_move_is_not_defined_and_of_a_forecast_of_non
 
 @pytest.mark.parametrize("width", [0.0, 1.0])
 def test_interval_scores_are_those_of_scoringrules(width: float) -> None:
-    scoringrules = pytest.importorskip("scoringrules", reason="needs scoringrules: pip install scoringrules")
+    scoringrules = import_module("scoringrules")
     actual, quantiles = _random()
     low = quantiles[:, 2] - width
     high = quantiles[:, 2] + width
@@ -60,7 +62,7 @@ def test_interval_scores_are_those_of_scoringrules(width: float) -> None:
 
 
 def test_twice_the_mean_pinball_loss_is_that_of_scoringrules() -> None:
-    scoringrules = pytest.importorskip("scoringrules", reason="needs scoringrules: pip install scoringrules")
+    scoringrules = import_module("scoringrules")
     actual, quantiles = _random()
     for level, quantile in zip(LEVELS, quantiles.T, strict=True):
         expected = scoringrules.quantile_score(actual, quantile, level)
@@ -68,9 +70,7 @@ def test_twice_the_mean_pinball_loss_is_that_of_scoringrules() -> None:
 
 
 def test_the_histogram_and_coverage_are_those_of_the_empirical_distribution() -> None:
-    distributions = pytest.importorskip(
-        "statsmodels.distributions.empirical_distribution", reason="needs statsmodels"
-    )
+    distributions = import_module("statsmodels.distributions.empirical_distribution")
     actual, quantiles = _random()
     # The number of quantiles below each value, from the empirical distribution of the quantiles.
     bins = [
@@ -93,14 +93,14 @@ def test_the_histogram_spreads_values_that_equal_quantiles_over_the_bins_that_th
 
 @pytest.mark.parametrize(("num_hits", "num_windows"), [(0, 1), (1, 1), (0, 40), (40, 40), (33, 40)])
 def test_the_band_of_a_coverage_is_that_of_statsmodels(num_hits: int, num_windows: int) -> None:
-    proportion = pytest.importorskip("statsmodels.stats.proportion", reason="needs statsmodels")
+    proportion = import_module("statsmodels.stats.proportion")
     expected = proportion.proportion_confint(num_hits, num_windows, alpha=0.05, method="wilson")
     np.testing.assert_allclose(wilson_interval(num_hits, num_windows), expected, **EXACT)
 
 
 @pytest.mark.parametrize("case", ["random", "ties", "equal", "small"])
 def test_the_calibration_line_is_that_of_statsmodels(case: str) -> None:
-    statsmodels = pytest.importorskip("statsmodels.api", reason="needs statsmodels: pip install statsmodels")
+    statsmodels = import_module("statsmodels.api")
     random = np.random.default_rng(2)
     forecast = random.gamma(2.0, size=300)
     actual = 0.2 + 0.7 * forecast + random.normal(size=300)
@@ -131,7 +131,7 @@ def test_the_calibration_line_of_values_that_never_change_is_flat() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_p_values_of_the_confidence_set_are_those_of_arch_for_the_same_samples(seed: int) -> None:
-    bootstrap = pytest.importorskip("arch.bootstrap", reason="needs arch: pip install arch")
+    bootstrap = import_module("arch.bootstrap")
     random = np.random.default_rng(seed)
     losses = random.gamma(2.0, size=(200, 1)) + random.normal(0.05 * np.arange(6), 0.5, (200, 6))
     theirs = bootstrap.MCS(losses, size=0.1, reps=300, block_size=10, seed=seed)
