@@ -12,14 +12,15 @@ its candles is too old, and no model of it has an age.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 import pandas as pd
 
 from v8.base.errors import DataError, V8Error, listed
 from v8.base.net import report_waiting, with_progress
-from v8.base.wording import duration, number, price
-from v8.data.market.candles import Candles
+from v8.base.wording import duration, number
+from v8.data.market.candles import Candles, price_decimals, simulated_price_decimals
 from v8.data.market.series import Series, iso
 from v8.data.market.sources.source import CandleSource, PrefetchesCandles, present_of
 from v8.forecaster.forecaster import PATH, Forecaster
@@ -59,6 +60,17 @@ class IssuedForecast:
     def model_age_s(self) -> int | None:
         """Seconds from the newest candle of the training to the issue; None without a calendar."""
         return self.issued_at_s - self.forecaster.trained_until_s if self.is_dated else None
+
+    @cached_property
+    def price_decimals(self) -> int:
+        """Decimals that its prices are written with: as many as the candles have."""
+        if self.candles.source == "demo":
+            return simulated_price_decimals(float(self.candles.column(CLOSE)[-1]))
+        return price_decimals(self.candles.values[:, : len(OHLC)])
+
+    def written_price(self, value: float) -> str:
+        """Write a price of this forecast as the exchange would."""
+        return f"{value:,.{self.price_decimals}f}"
 
     def open_times(self) -> list[str]:
         """Return when each forecast bar opens, ISO 8601 in UTC."""
@@ -154,9 +166,9 @@ class IssuedForecast:
         """Say between which prices the bars ahead stay 9 times of 10; empty if that is not forecast."""
         if self.price_range is None:
             return ""
-        span = duration(len(self.forecast) * self.candles.series.bar_s)
-        low = price(self.price_range.low)
-        high = price(self.price_range.high)
+        span = duration(len(self.forecast) * self.candles.series.bar_s, omits_zero=True)
+        low = self.written_price(self.price_range.low)
+        high = self.written_price(self.price_range.high)
         sentence = f"9 of 10 times the price stays between {low} and {high} over the next {span}."
         return f"{self.candles.series}: {sentence}"
 

@@ -9,7 +9,6 @@ import math
 import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any, Final
 
 import pandas as pd
@@ -20,11 +19,13 @@ from v8.base.errors import SeriesError, V8Error, listed
 from v8.base.own_files import require_own
 from v8.base.starting import quiet_start
 from v8.base.terminal import print_json, print_lines, print_message, print_reasons, print_table
-from v8.base.wording import Table, frame_csv, number, percent, plural, price
+from v8.base.wording import ABSENT, Table, duration, frame_csv, number, percent, plural, price
 from v8.cli.options import picture_file, require_picture
 from v8.data.market.series import iso
 from v8.forecaster.runtimes import require_onnx_packages
-from v8.profile.columns import BAND_PERIOD_BARS, CLOSE, HIGH, LOW, OPEN_TIME, VOLATILITY
+from v8.model.evaluation.price_range import RANGE_SHARE
+from v8.model.evaluation.significance import BEATS, LOSES
+from v8.profile.columns import BAND_PERIOD_BARS, CLOSE, OPEN_TIME, VOLATILITY
 from v8.profile.quantile_levels import interval_names, intervals, quantile_column
 from v8.publish.hub.opening import is_repository
 from v8.runs.engines import place as place_models
@@ -99,7 +100,7 @@ def print_tables(issued: Sequence[IssuedForecast]) -> None:
     if not issued:
         return
     newest_issued_at_s = max(forecast.issued_at_s for forecast in issued)
-    header = ("series", "close", "low", "high", "range ahead", "range now", "vol ahead", "vol now", "× best")
+    header = ("series", "close", f"{percent(RANGE_SHARE, 0)} range", "vol ahead", "vol now", "× best")
     title = f"{plural(len(issued), 'forecast')} issued at {iso(newest_issued_at_s)}"
     print_table(Table(header, [_overview_row(forecast) for forecast in issued], title))
     if len(issued) <= MAX_DETAILED:
@@ -113,11 +114,22 @@ def print_tables(issued: Sequence[IssuedForecast]) -> None:
     if len(issued) > MAX_DETAILED:
         _print_common_lines(issued)
     print_lines(
-        "low, high: the lowest and highest median of a bar ahead; the price nearly always goes beyond them. "
-        "range: of the median bar, in % of the close; now: of as many before.",
+        _range_note(issued),
         "vol: volatility, the deviation of twenty closes over their mean, at the last bar ahead, and now.",
         _best_baseline_note(issued),
     )
+
+
+def _range_note(issued: Sequence[IssuedForecast]) -> str:
+    """Explain the column of the range ahead."""
+    name = f"{percent(RANGE_SHARE, 0)} range"
+    if all(forecast.price_range is None for forecast in issued):
+        return f"{name}: – because these models forecast no intervals."
+    spans = {
+        duration(len(forecast.forecast) * forecast.candles.series.bar_s, omits_zero=True)
+        for forecast in issued
+    }
+    return f"{name}: 9 of 10 times the price stays within, next {' / '.join(sorted(spans))}."
 
 
 def _best_baseline_note(issued: Sequence[IssuedForecast]) -> str:
@@ -127,7 +139,7 @@ def _best_baseline_note(issued: Sequence[IssuedForecast]) -> str:
         if metadata.is_evaluated:
             task = list(metadata.quality or metadata.tasks)[-1]
             meaning = f"error of {task} on the test span as a multiple of the best baseline's"
-            return f"× best: {meaning}; below 1 it is less."
+            return f"× best: {meaning}; below 1 it is less. * statistically significant."
     return "× best: unknown, because it was not evaluated."
 
 
@@ -151,38 +163,42 @@ def _print_common_lines(issued: Sequence[IssuedForecast]) -> None:
 
 
 def _overview_row(issued: IssuedForecast) -> list[str]:
-    """Return the row of a series: its prices, ranges and volatility ahead and now, and the model's error."""
+    """Return the row of a series: price, range ahead, volatility ahead and now, and the model's error."""
     forecast = issued.forecast
     candles = issued.candles
-    close = float(candles.column(CLOSE)[-1])
-    newest_ranges = (candles.column(HIGH) - candles.column(LOW))[-len(forecast) :]
     volatility_ahead = None
     volatility_now = None
     if VOLATILITY in forecast:
         closes = candles.column(CLOSE)[-BAND_PERIOD_BARS:]
         volatility_ahead = forecast[VOLATILITY].iloc[-1]
         volatility_now = closes.std(ddof=1) / closes.mean()
-    relative_mae_to_best = None
-    for quality in issued.forecaster.about.quality.values():
-        relative_mae_to_best = quality["relative_mae_to_best"]  # that of the last task counts
+    relative_mae_to_best = ABSENT
+    for quality in issued.forecaster.about.quality.values():  # that of the last task counts
+        mark = "*" if quality["verdict_against_best"].startswith((BEATS, LOSES)) else " "
+        relative_mae_to_best = number(quality["relative_mae_to_best"]) + mark
     return [
         str(issued.forecaster.series),
-        price(close),
-        price(float(forecast[LOW].min())),
-        price(float(forecast[HIGH].max())),
-        percent(median(forecast[HIGH] - forecast[LOW]) / close, 2),
-        percent(median(newest_ranges) / close, 2),
+        issued.written_price(float(candles.column(CLOSE)[-1])),
+        _range_ahead(issued),
         percent(volatility_ahead, 2),
         percent(volatility_now, 2),
-        number(relative_mae_to_best),
+        relative_mae_to_best,
     ]
+
+
+def _range_ahead(issued: IssuedForecast) -> str:
+    """Return the prices that all bars ahead stay between 9 times of 10; a dash if that is not forecast."""
+    prices = issued.price_range
+    if prices is None:
+        return ABSENT
+    return f"{issued.written_price(prices.low)} – {issued.written_price(prices.high)}"
 
 
 def _print_bars(issued: IssuedForecast) -> None:
     """Print the forecast of each bar, with the intervals of close and volatility."""
     open_times = [f"{open_time:%m-%d %H:%M}" for open_time in issued.forecast.index]
     levels = issued.forecaster.quantiles
-    columns: dict[str, list[str]] = {"opens": open_times}
+    columns: dict[str, list[str]] = {"time": open_times}
     for name, values in issued.point_forecasts().items():
         columns[str(name)] = [_format_value(name, value) for value in values]
     for name in (CLOSE, VOLATILITY):

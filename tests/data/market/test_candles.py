@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from v8.base.errors import DataError
-from v8.data.market.candles import require_newest
+from v8.data.market.candles import price_decimals, require_newest
 from v8.data.market.checks import check_candles
 from v8.data.market.series import Series, iso
 
@@ -444,3 +444,11 @@ def test_a_relisting_has_its_factor(valid_frame):
     report = check(relisted_frame(valid_frame, 437, 170_000)).report
     assert report.relisted_factor == pytest.approx(170_000)
     assert report.num_leaps == 0
+
+
+def test_prices_are_written_by_their_ticks() -> None:
+    assert price_decimals(np.array([[64_000.0, 63_999.5]])) == 1
+    assert price_decimals(np.array([0.1234, 0.12])) == 4
+    assert price_decimals(np.array([1e-8, 2.5e-7])) == 8
+    assert price_decimals(np.array([120_000.0, 7.0])) == 0
+    assert price_decimals(np.array([64_000.123456789])) == 2  # no ticks: seven digits

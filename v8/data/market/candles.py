@@ -4,6 +4,7 @@
 report is `num_kept` plus all counts of `dropped`.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
@@ -35,6 +36,31 @@ Values: TypeAlias = NDArray[np.float64]
 Mask: TypeAlias = NDArray[np.bool_]
 Columns: TypeAlias = Mapping[str, Values]
 NUM_GAPS_LISTED: Final = 10
+
+
+def price_decimals(prices: Values) -> int:
+    """Return the number of decimals of prices, of any shape; at most as many as give seven digits.
+
+    >>> price_decimals(np.array([64_000.1, 63_999.25])), price_decimals(np.array([0.00001234]))
+    (2, 8)
+    """
+    most = max(0, 6 - math.floor(math.log10(prices.max())))
+    for num_decimals in range(most):
+        if np.allclose(prices.round(num_decimals), prices, 1e-9, 0.0):
+            return num_decimals
+    return most
+
+
+def simulated_price_decimals(price: float) -> int:
+    """Return the number of decimals of a simulated price, whose steps are finer than an exchange's.
+
+    It gets four digits, or five where that takes no more than two decimals, as on exchanges.
+
+    >>> [simulated_price_decimals(price) for price in (93_576.0, 3_412.55, 103.29, 4.917, 0.00002113)]
+    [0, 1, 2, 3, 8]
+    """
+    magnitude = math.floor(math.log10(price))
+    return max(3 - magnitude, min(2, 4 - magnitude), 0)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,6 @@ import pytest
 from v8.annexes.live.app import server
 from v8.annexes.live.app.answers import description
 from v8.annexes.live.app.guard import AccessPolicy
-from v8.annexes.live.app.page import price_decimals
 from v8.annexes.live.app.places import ForecastIssuer
 from v8.base.errors import DataError
 from v8.base.storage import digest_bytes
@@ -535,14 +534,6 @@ def test_errors_are_pages_for_browsers_and_json_for_programs(served: Any) -> Non
     assert "NOPE" in served.get("/series/NOPE", Accept="text/html").text
     assert "<script>" not in served.get("/series/%3Cscript%3E", Accept="text/html").text
     assert served.get("/", method="PUT", Accept="text/html").headers["allow"] == "GET, HEAD"
-
-
-def test_prices_are_written_by_their_ticks() -> None:
-    assert price_decimals(np.array([[64_000.0, 63_999.5]])) == 1
-    assert price_decimals(np.array([0.1234, 0.12])) == 4
-    assert price_decimals(np.array([1e-8, 2.5e-7])) == 8
-    assert price_decimals(np.array([120_000.0, 7.0])) == 0
-    assert price_decimals(np.array([64_000.123456789])) == 2  # no ticks: seven digits
 
 
 def test_the_page_on_the_api_lists_every_route() -> None:

@@ -8,7 +8,6 @@ where a test in a browser finds them, and in `data-shown` how often the part was
 """
 
 import json
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -29,7 +28,6 @@ from v8.annexes.live.app.tiles import (
 )
 from v8.annexes.live.ledger.record import MIN_DAYS, DailyCoverage, LiveRecord, LiveTask, own_baseline_sentence
 from v8.api.issuing import IssuedForecast
-from v8.base.arrays import FloatArray
 from v8.base.errors import listed
 from v8.base.invocation import command
 from v8.base.language import ENGLISH, LANGUAGES, chosen, language, say, term
@@ -37,7 +35,7 @@ from v8.base.storage import digest_bytes
 from v8.base.wording import ABSENT, Table, count, duration, moment, percent, plural, spaced
 from v8.data.market.series import Series, iso
 from v8.data.market.sources.demo import DemoSource
-from v8.profile.columns import BAND_PERIOD_BARS, CLOSE, HIGH, LOW, OHLC, VOLATILITY, WAVE_COLUMNS
+from v8.profile.columns import BAND_PERIOD_BARS, CLOSE, HIGH, LOW, VOLATILITY, WAVE_COLUMNS
 from v8.profile.quantile_levels import interval_names, intervals, quantile_column
 from v8.publish.report.markup import DEMO_WARNING, Html, element, facts, filled, folded, join, shown_table
 from v8.publish.report.verdict import RelativeError, TaskVerdict, titled, verdict
@@ -360,7 +358,7 @@ class ForecastView:
         self.issued = issued
         self._series = issued.candles.series
         self._forecast = issued.forecast
-        self._decimals = price_decimals(issued.candles.values[:, : len(OHLC)])
+        self._decimals = issued.price_decimals
         self.numbers: Final = self._numbers(month)
         self._parts: dict[str, Html] = {}
         """The part of its page by language."""
@@ -581,7 +579,7 @@ class ForecastView:
     def _format(self, name: str, value: float) -> str:
         """Write a value of a column; prices have as many decimals as on the exchange."""
         is_share = name.startswith(VOLATILITY)  # the names of its quantiles begin with it
-        return percent(value, 3) if is_share else f"{value:,.{self._decimals}f}"
+        return percent(value, 3) if is_share else self.issued.written_price(value)
 
     def _interval_text(self) -> str:
         """Say what the shaded areas are."""
@@ -677,21 +675,6 @@ def _range_legends(snapshot: ModelSnapshot) -> dict[str, str]:
         "shaded": say("shaded: from the lowest to the highest forecast of the next {spans}", spans=spans),
         "ahead": say("range ahead: – for models that forecast no intervals"),
     }
-
-
-def price_decimals(prices: FloatArray) -> int:
-    """Return the number of decimals of prices, of any shape; at most as many as give seven digits.
-
-    Prices of a simulated market have no ticks, and so these seven digits.
-
-    >>> price_decimals(np.array([64_000.1, 63_999.25])), price_decimals(np.array([0.00001234]))
-    (2, 8)
-    """
-    most = max(0, 6 - math.floor(math.log10(prices.max())))
-    for num_decimals in range(most):
-        if np.allclose(prices.round(num_decimals), prices, 1e-9, 0.0):
-            return num_decimals
-    return most
 
 
 def is_demo(snapshot: ModelSnapshot, source: str) -> bool:
