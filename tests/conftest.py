@@ -253,7 +253,8 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
         (home / "candles").mkdir()
         frame = open_source("demo").candles(series, profile.newest_bars).to_frame()
         frame.to_csv(home / "candles" / f"{series}.csv")
-        begun, path = RunRecord.begin(profile, "files", True, "python -m v8 run"), home / "runs" / "tiny"
+        begun = RunRecord.begin(profile, "files", True, "python -m v8 run")
+        path = home / "runs" / "tiny"
         with pytest.MonkeyPatch.context() as patch, RunFolder(path, begun) as folder:
             patch.setenv("V8_HOME", str(home / "caches"))
             job = Job(

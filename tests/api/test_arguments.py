@@ -29,9 +29,12 @@ FREE = ("model", "candles", "windows_NTF")
 @pytest.fixture(scope="module")
 def calls(trained_run: Any) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
     """Every function of the API with arguments that it takes."""
-    frame, forecaster, run = trained_run.candles.to_frame(), None, v8.Run(trained_run.path)
+    frame = trained_run.candles.to_frame()
+    forecaster = None
+    run = v8.Run(trained_run.path)
     forecaster = v8.load(trained_run.path, "BTCUSDT-15m")
-    profile, series = trained_run.profile, "BTCUSDT-15m"
+    profile = trained_run.profile
+    series = "BTCUSDT-15m"
     candles = {"candles": frame}
     return {
         "v8.load": (v8.load, {"source": trained_run.path, "series": series, "revision": None}),
@@ -184,8 +187,9 @@ def test_an_argument_that_nobody_knows_names_the_nearest(calls: Any) -> None:
 
 @pytest.mark.tf
 def test_a_place_that_the_system_refuses_is_told_in_our_words() -> None:
-    with pytest.raises(StorageError, match="must be a place that can be reached; got File name too long"):
+    with pytest.raises(StorageError) as refused:
         v8.Run("a" * 300)
+    assert refused.value.got == "File name too long"
 
 
 @pytest.mark.process
@@ -255,8 +259,9 @@ def test_a_run_is_a_mapping_that_says_no(trained_run: Any) -> None:
     run = v8.Run(trained_run.path)
     assert "BTCUSDT-15m" in run and "ETHUSDT-15m" not in run and 5 not in run
     assert run.get("ETHUSDT-15m") is None
-    with pytest.raises(V8Error, match=r"must be finished in this run; got BTCUSDT-15m\. Choose one of these"):
+    with pytest.raises(V8Error) as refused:
         run["ETHUSDT-15m"]
+    assert refused.value.got == "BTCUSDT-15m"
 
 
 def test_other_options_of_the_command_are_arguments_of_train() -> None:
@@ -271,7 +276,8 @@ def test_other_options_of_the_command_are_arguments_of_train() -> None:
 def test_what_is_shown_of_it_is_what_there_is(calls: Any, trained_run: Any) -> None:
     assert dir(v8) == sorted(v8.__all__) == [*v8.__all__]
     assert all(getattr(v8, name) for name in dir(v8)) and v8.__version__
-    run, forecaster = v8.Run(trained_run.path), calls["v8.Forecaster.predict"][0].__self__
+    run = v8.Run(trained_run.path)
+    forecaster = calls["v8.Forecaster.predict"][0].__self__
     for thing in (run, run["BTCUSDT-15m"], forecaster, v8.Profile.of("frontier")):
         assert {"predict", "leaderboard", "history", "but"} & {*dir(thing)}
         assert not [name for name in dir(thing) if name.startswith("_")]

@@ -49,7 +49,8 @@ def test_the_errors_of_what_is_exported_are_those_that_were_evaluated(
     trained_run: Any, exported: pd.DataFrame
 ) -> None:
     about = read_metadata(trained_run.folder)
-    evaluated, tasks = about.evaluation, {task: list(one.columns) for task, one in about.tasks.items()}
+    evaluated = about.evaluation
+    tasks = {task: list(one.columns) for task, one in about.tasks.items()}
     assert list(tasks) == ["ohlc", "bands", "volatility"]
     assert len(exported) == evaluated.num_windows * evaluated.horizon_bars
     # A naive close is the last close, which errors are shares of.
@@ -67,7 +68,8 @@ def test_the_errors_of_what_is_exported_are_those_that_were_evaluated(
 def test_a_row_is_what_could_be_forecast_at_its_issue_and_no_earlier(
     trained_run: Any, exported: pd.DataFrame
 ) -> None:
-    forecaster, candles = Forecaster.load(trained_run.folder), trained_run.candles
+    forecaster = Forecaster.load(trained_run.folder)
+    candles = trained_run.candles
     assert (exported["open_time"] == exported["issued_at"] + (exported["step"] - 1) * BAR).all()
     assert int(exported["issued_at"].min().timestamp()) >= forecaster.trained_until_s
     issues = exported["issued_at"].unique()
@@ -170,7 +172,8 @@ def test_every_command_that_writes_a_file_where_a_user_says_leaves_those_of_othe
     command: str, trained_run: Any, tmp_path: Path
 ) -> None:
     name = {"backtest": "all.csv", "predict": "BTCUSDT-15m.png", "compare-profiles": "compare.csv"}[command]
-    file, folder = tmp_path / name, ("--data-dir", trained_run.candles_dir, "--source", "files")
+    file = tmp_path / name
+    folder = ("--data-dir", trained_run.candles_dir, "--source", "files")
     words: dict[str, tuple[Any, ...]] = {
         "backtest": ("--forecasts", file, "--out", tmp_path / "folds"),
         "predict": (trained_run.path, "--all", "--plot", tmp_path),
@@ -194,7 +197,8 @@ def with_states(run: Path, states: dict[str, Any]) -> None:
 def test_what_failed_or_is_being_redone_is_named_and_the_others_are_written(
     trained_run: Any, exported: pd.DataFrame, tmp_path: Path
 ) -> None:
-    run, file = tmp_path / "run", tmp_path / "all.parquet"
+    run = tmp_path / "run"
+    file = tmp_path / "all.parquet"
     shutil.copytree(trained_run.path, run)
     failed = {"status": "failed", "reason": "ETHUSDT-15m: the loss was no number."}
     with_states(run, {"ETHUSDT-15m": failed, "SOLUSDT-15m": {"status": "pending"}})
@@ -216,7 +220,8 @@ def test_what_failed_or_is_being_redone_is_named_and_the_others_are_written(
     assert "must have a finished model of every series that is named; got none of ETHUSDT" in nobody.stderr
 
 
-LEAPING, SOUND = Series("LEAPUSDT", "15m"), Series("SOUNDUSDT", "15m")
+LEAPING = Series("LEAPUSDT", "15m")
+SOUND = Series("SOUNDUSDT", "15m")
 
 
 @pytest.fixture(scope="module")

@@ -43,8 +43,10 @@ def test_on_the_test_span_evaluating_gives_the_errors_that_were_evaluated(
 def test_evaluating_begins_behind_what_training_has_seen(forecaster: v8.Forecaster, trained_run: Any) -> None:
     errors = forecaster.evaluate(trained_run.candles.to_frame())
     assert {"model", "naive", "har"} <= set(errors["forecaster"])
-    with pytest.raises(DataError, match="before it, to which the baselines are fitted"):
+    with pytest.raises(DataError) as refused:
         forecaster.evaluate(trained_run.candles.to_frame().tail(200))
+    assert refused.value.where == "BTCUSDT-15m, evaluate"
+    assert refused.value.got == "0 after it and 0 before it"
 
 
 def test_a_back_test_over_seen_candles_says_so(forecaster: v8.Forecaster, trained_run: Any) -> None:

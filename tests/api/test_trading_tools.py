@@ -101,7 +101,8 @@ def test_both_tools_make_the_same_trades(given: dict[str, Any]) -> None:
     pytest.importorskip("backtesting", reason="needs backtesting.py: pip install backtesting")
     pytest.importorskip("vectorbt", reason="needs vectorbt: pip install vectorbt")
     exec(example(RULE), given)
-    ours, theirs = trades_of_backtesting(given), trades_of_vectorbt(given)
+    ours = trades_of_backtesting(given)
+    theirs = trades_of_vectorbt(given)
     assert ours.index.tolist() == theirs.index.tolist()
     # One buys millionths of a coin, the other any part of one.
     assert np.allclose(ours["size"], theirs["size"], rtol=0, atol=3e-6)

@@ -89,7 +89,8 @@ def unevaluated(runs: tuple[v8.Run, Path], trained_run: Any) -> v8.Run:
 def test_a_profile_changed_by_keyword_is_a_run_of_its_own(
     unevaluated: v8.Run, runs: tuple[v8.Run, Path]
 ) -> None:
-    run, place = runs[0], runs[1].parent.parent
+    run = runs[0]
+    place = runs[1].parent.parent
     changed = run.record.profile | {"name": unevaluated.record.profile_name}
     changed["training"] = changed["training"] | {"early_stopping_patience_epochs": 9}
     assert (

@@ -56,7 +56,8 @@ def test_every_pass_over_train_is_shuffled_anew_and_a_seed_repeats_them(
     trained_run: Any, profile: Profile
 ) -> None:
     first, again = (v8.windows(trained_run.candles, profile, seed=3) for _ in range(2))
-    one, two = read(first)[0], read(first)[0]
+    one = read(first)[0]
+    two = read(first)[0]
     assert not np.array_equal(one, two)
     np.testing.assert_array_equal(one, read(again)[0])
     np.testing.assert_array_equal(two, read(again)[0])

@@ -179,7 +179,8 @@ def test_what_a_notebook_registered_itself_is_refused_in_a_sentence() -> None:
     ],
 )
 def test_a_broken_file_is_one_sentence_and_leaves_nothing(text: str, words: str, tmp_path: Path) -> None:
-    file, known = tmp_path / "mine.py", dict(BASELINES)
+    file = tmp_path / "mine.py"
+    known = dict(BASELINES)
     file.write_text(text)
     with pytest.raises(ProfileError, match=words) as caught:
         v8.plugin(file)
@@ -191,7 +192,8 @@ def test_a_broken_file_is_one_sentence_and_leaves_nothing(text: str, words: str,
 
 @pytest.mark.tf
 def test_a_plug_in_does_not_lower_the_recursion_limit_of_v8(halfway: Path, tmp_path: Path) -> None:
-    file, limit = tmp_path / "mine.py", sys.getrecursionlimit()
+    file = tmp_path / "mine.py"
+    limit = sys.getrecursionlimit()
     file.write_text(f"import sys\nsys.setrecursionlimit({limit - 100})\n{halfway.read_text()}")
     v8.plugin(file)
     assert sys.getrecursionlimit() == limit and "halfway" in BASELINES

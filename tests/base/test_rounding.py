@@ -22,7 +22,8 @@ def test_a_step_is_the_distance_to_the_next_number_of_float32(magnitude: float, 
 
 
 def test_the_largest_difference_counts_each_in_its_own_size() -> None:
-    values, expected = np.array([1.0, 60_000.0]), np.array([1.0 + 3 * 2.0**-23, 60_000.0 + 2**-8])
+    values = np.array([1.0, 60_000.0])
+    expected = np.array([1.0 + 3 * 2.0**-23, 60_000.0 + 2**-8])
     assert steps_apart(values, expected, magnitude=np.array([1.0, 60_000.0])) == 3.0
     assert steps_apart(values, expected, magnitude=60_000.0) == 1.0
 

@@ -32,7 +32,8 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path) -> Non
 
 
 def test_the_file_in_the_making_is_a_hidden_neighbour_with_the_same_suffix(tmp_path: Path) -> None:
-    path, seen = tmp_path / "deep" / "model.keras", []
+    path = tmp_path / "deep" / "model.keras"
+    seen = []
 
     def write(aside: Path) -> None:
         seen.append(aside)
@@ -78,7 +79,8 @@ def test_a_file_is_on_the_disk_before_it_gets_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
-    sync, rename = os.fsync, os.replace
+    sync = os.fsync
+    rename = os.replace
 
     def synced(number: int) -> None:
         told.append("folder" if stat.S_ISDIR(os.fstat(number).st_mode) else "file")

@@ -75,7 +75,8 @@ def in_place_of(path: Path, kind: str) -> Iterator[None]:
 @pytest.mark.parametrize("kind", ["pipe", "socket", "device", "folder"])
 def test_what_is_no_file_is_neither_read_nor_replaced(kind: str, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
-    path, told = tmp_path / "x", "a folder in the place of a file" if kind == "folder" else OTHER_KIND
+    path = tmp_path / "x"
+    told = "a folder in the place of a file" if kind == "folder" else OTHER_KIND
     with in_place_of(path, kind):
         for call in (
             lambda: read_given(path, 100),
@@ -130,7 +131,8 @@ def test_a_ledger_and_what_lies_beside_it_are_files(beside: str, tmp_path: Path)
 
 def test_what_only_saves_time_is_done_without(tmp_path: Path, monkeypatch: Any, caplog: Any) -> None:
     monkeypatch.setenv("V8_HOME", str(tmp_path))
-    kind, candles = float, open_source("demo").candles(SERIES, 300)
+    kind = float
+    candles = open_source("demo").candles(SERIES, 300)
     cached_measurement(kind, "speed", {}, lambda: 1.0)
     (measured,) = (tmp_path / "machine").iterdir()
     store = FeatureStore()

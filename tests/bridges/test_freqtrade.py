@@ -93,8 +93,10 @@ def test_a_forecast_stands_beside_the_candle_at_whose_close_it_was_issued_and_be
 
 
 def test_what_comes_later_changes_nothing_before(export: Path) -> None:
-    candles, told = candles_of(400), of_export(str(export))(SERIES, candles_of(400))
-    whole, cut = aligned(candles, told), aligned(candles[:300], told)
+    candles = candles_of(400)
+    told = of_export(str(export))(SERIES, candles_of(400))
+    whole = aligned(candles, told)
+    cut = aligned(candles[:300], told)
     pd.testing.assert_frame_equal(whole[:300], cut)
     changed = told.assign(high_ahead_1=told["high_ahead_1"].where(told.index < 300, 1e9))
     pd.testing.assert_frame_equal(aligned(candles, changed)[:300], cut)
@@ -333,7 +335,8 @@ def test_nothing_is_entered_where_the_stop_is_not_below_the_price() -> None:
 
 @pytest.mark.tf
 def test_models_and_their_export_say_the_same(trained_run: Any, tmp_path: Path) -> None:
-    place, file = trained_run.path, tmp_path / "forecasts.parquet"
+    place = trained_run.path
+    file = tmp_path / "forecasts.parquet"
     source = open_source("files", data_dir=trained_run.candles_dir)
     write_forecasts(place, file, form="parquet", open_source=lambda name: source)
     candles = trained_run.candles.to_frame().rename_axis("date").reset_index()

@@ -54,7 +54,8 @@ def test_a_back_test_says_what_it_found_and_is_continued_only_as_it_was_begun(pl
 
 
 def test_changed_candles_are_told_left_out_and_no_success(place: Path) -> None:
-    series, files = Series("BTCUSDT", "15m"), place / "files"
+    series = Series("BTCUSDT", "15m")
+    files = place / "files"
     files.mkdir()
     frame = DemoSource().candles(series, 2_400).to_frame()
     frame.to_csv(files / f"{series}.csv")

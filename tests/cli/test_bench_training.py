@@ -69,7 +69,8 @@ def test_on_a_gpu_each_is_one_process_of_as_many_threads_as_it_likes(ground: Cal
 def test_the_table_sets_each_beside_stock_the_best_peer_and_its_share_of_the_ceiling(
     part: Callable[[str], Any],
 ) -> None:
-    contender, profile = part("contenders").Contender, load_profile("aligned")
+    contender = part("contenders").Contender
+    profile = load_profile("aligned")
     line_up = [
         contender("s", {"kind": "stock"}, "jax", rates=[90.0, 100.0], cpu_s=[20.0, 10.0]),
         contender("t1", {"kind": "torch"}, "jax", 2, True, rates=[200.0], cpu_s=[5.0]),
@@ -169,14 +170,17 @@ def test_pytorchs_network_forecasts_and_learns_what_keras_does(
     # Large losses, because epsilon, which the two add to different roots, must not count beside gradients.
     training = {"clip_norm": 1e4, "batch_size": 5}
     tasks = {task: {"weight": weight, "loss": "mae"} for task, weight in WEIGHTS.items()}
-    peers, profile = part("torch_peer"), make_profile(family, training=training, tasks=tasks)
-    network, draws = keras_network(profile, "float32"), np.random.default_rng(0)
+    peers = part("torch_peer")
+    profile = make_profile(family, training=training, tasks=tasks)
+    network = keras_network(profile, "float32")
+    draws = np.random.default_rng(0)
     for weight in network.trainable_variables:  # heads start at zero, which would hide the rest
         weight.assign(draws.normal(0, 0.3, weight.shape))
     peer = peers.build_peer(profile, is_time_major=is_time_major)
     copy_weights(network, peer)
     x_BMTF, y_BMHC = random_batch(profile, 1)
-    x_BTF, y = x_BMTF[:, 0], {task: values[:, 0] for task, values in y_BMHC.items()}
+    x_BTF = x_BMTF[:, 0]
+    y = {task: values[:, 0] for task, values in y_BMHC.items()}
     forecast = peer(torch.from_numpy(x_BTF))
     for task, ours in network(x_BTF).items():
         assert_within_steps(forecast[task].detach().numpy(), ours, steps=32)

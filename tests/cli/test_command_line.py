@@ -52,7 +52,8 @@ def test_the_surface_is_the_one_that_was_agreed() -> None:
 
 @pytest.mark.process
 def test_both_ways_to_the_main_job_are_one() -> None:
-    long, short = start("run", "--help"), start("--help", module="v8.run")
+    long = start("run", "--help")
+    short = start("--help", module="v8.run")
     assert long.returncode == short.returncode == 0
     assert long.stdout == short.stdout
     assert "--dry-run" in long.stdout

@@ -187,7 +187,8 @@ def test_words_that_mean_nothing_are_one_line_and_exit_2(words: list[str], match
 def many(trained_run: Any, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The words for a run of six series, all with the model and the candles of one."""
     home = tmp_path_factory.mktemp("many")
-    run, candles = home / "run", home / "candles"
+    run = home / "run"
+    candles = home / "candles"
     shutil.copytree(trained_run.path, run)
     candles.mkdir()
     record = json.loads((run / "run.json").read_text())
@@ -233,7 +234,8 @@ def test_all_series_are_a_row_each_with_what_one_alone_says(
     alone = json.loads(call(*many, "--series", "SOLUSDT-15m", "--format", "json").stdout)
     parts = (line.split() for line in process.stdout.splitlines() if line.split()[:1] == ["SOLUSDT-15m"])
     row = [cell for part in parts for cell in part[1:]]
-    bars, known = alone["forecast"], trained_run.candles.to_frame().tail(20)
+    bars = alone["forecast"]
+    known = trained_run.candles.to_frame().tail(20)
     assert float(row[0].replace(",", "")) == known["close"].iloc[-1]
     assert row[1] == "–"  # this model forecasts no intervals
     assert [float(share) for share in row[2:-1:2]] == pytest.approx(

@@ -85,7 +85,8 @@ def test_a_key_says_its_unit_by_its_name_or_in_its_sentence(name: str, meaning: 
 
 @pytest.mark.tf
 def test_the_reference_tells_what_can_be_imported_and_every_feature() -> None:
-    python, features = reference.python(), reference.features(is_examined=False)
+    python = reference.python()
+    features = reference.features(is_examined=False)
     assert [name for name in v8.__all__ if f"## `v8.{name}`" not in python] == []
     assert "**Args**" in python
     assert ">>> import v8" in python
@@ -96,7 +97,8 @@ def test_the_reference_tells_what_can_be_imported_and_every_feature() -> None:
 def test_the_reference_of_the_api_is_what_the_server_says_of_itself() -> None:
     from v8.annexes.live.app.answers import description
 
-    described, told = description(), reference.api()
+    described = description()
+    told = reference.api()
     assert [path for path in described["paths"] if f"## `{path}`" not in told] == []
     for name, schema in described["components"]["schemas"].items():
         section = told.partition(f"### {name}\n")[2].partition("\n### ")[0]

@@ -46,7 +46,8 @@ def test_it_is_made_of_what_a_wheel_is_made_of_and_nothing_else() -> None:
     allowed = {rule.removeprefix("!") for rule in rules if rule.startswith("!")}
     assert rules[0] == "*"
     assert rules[-1] == "**/__pycache__"
-    folders, files = {"v8", "configs"}, {"LICENSE", "MANIFEST.in", "README.md", "THIRD_PARTY.md"}
+    folders = {"v8", "configs"}
+    files = {"LICENSE", "MANIFEST.in", "README.md", "THIRD_PARTY.md"}
     files |= {"pyproject.toml", "requirements-serve.txt", "setup.cfg", "setup.py"}
     assert allowed == folders | files
     assert [name for name in allowed if not (REPOSITORY / name).exists()] == []

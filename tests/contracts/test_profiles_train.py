@@ -29,7 +29,8 @@ def test_g19_a_shipped_profile_takes_its_first_step(
     trainer = Trainer(profile)
     state = trainer.first_state([FleetMember(data, seed=1)])
     windows = FleetWindows([data])
-    tables, indices_BM = on_device(windows), windows.epochs([1], [1]).indices(1)[0]
+    tables = on_device(windows)
+    indices_BM = windows.epochs([1], [1]).indices(1)[0]
     rates = np.float32([profile.training.learning_rate])
     stepped = trainer.train_batch(state, rates, np.array([True]), tables, indices_BM)
     assert np.asarray(stepped.num_steps).tolist() == [1.0]

@@ -109,7 +109,8 @@ def test_its_profile_is_read_checked_and_written(make_profile: Callable[..., Pro
 
 def test_what_is_wrong_in_its_file_is_told_by_its_own_keys(tmp_path: Path) -> None:
     text = config_path("v7").read_text("utf-8")
-    start, end = text.index("network:"), text.index("tasks:")
+    start = text.index("network:")
+    end = text.index("tasks:")
     file = tmp_path / "mine.yaml"
     for network, sentence in (
         (

@@ -37,8 +37,10 @@ from v8.base.net import RetryPolicy
 from v8.cli.app import app
 from v8.data.market.series import Series, iso
 
-SHORT, LONG = "BTCUSDT-15m", "ETHUSDT-1h"
-HOUR_S, BAR_S = 3_600, 900
+SHORT = "BTCUSDT-15m"
+LONG = "ETHUSDT-1h"
+HOUR_S = 3_600
+BAR_S = 900
 
 
 @pytest.fixture(scope="module")
@@ -227,7 +229,8 @@ def test_trouble_with_the_network_is_one_line_and_done_at_the_next_wake(
     watch, ledger = watch_place()
     watch.update()
     exchange.now_s += BAR_S
-    real, asked = exchange.url, []
+    real = exchange.url
+    asked = []
 
     def sleep(seconds: float) -> None:
         asked.append(seconds)
@@ -333,7 +336,8 @@ def test_an_asking_second_is_the_place_s_own_and_after_the_close(
 def test_another_generation_serves_from_the_next_close_on(
     exchange: ExchangeApi, watch_place: Callable[..., Any], workplace: Any, call: Callable[..., Any]
 ) -> None:
-    run, day = workplace.run, "2024-12-30"
+    run = workplace.run
+    day = "2024-12-30"
     later = run / "generations" / day
     shutil.copytree(run, later, ignore=shutil.ignore_patterns("generations", ".lock*"))
     metadata = json.loads((later / SHORT / "metadata.json").read_text())
@@ -384,7 +388,8 @@ def test_a_replay_that_was_cut_off_anywhere_is_the_undisturbed_one(
         exchange.now_s += BAR_S
     ledger.close()
     exchange.now_s = BEGIN_S + 5
-    num_calls, cuts = 0, {3, 4, 11, 19, 26, 33}
+    num_calls = 0
+    cuts = {3, 4, 11, 19, 26, 33}
     real = Ledger.add
 
     def cut_off(self: Ledger, entry: Any) -> bool:

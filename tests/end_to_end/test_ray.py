@@ -59,7 +59,8 @@ def test_a_ray_that_loses_a_worker_ends_with_the_weights_and_leaderboard_of_loca
     local, _ = trained
     place = replace(local, env={**local.env, "TMPDIR": str(tmp_path)})
     words = [*place.words(*GOOD, more=("--engine", "ray", "--workers", "2")), "--runs", str(tmp_path)]
-    driver, said = place.start(words), ""
+    driver = place.start(words)
+    said = ""
     assert driver.stdout is not None
     for line in driver.stdout:
         said += line
@@ -87,7 +88,8 @@ def test_a_ray_whose_own_process_is_killed_ends_in_one_sentence_and_the_same_com
     local, _ = trained
     place = replace(local, env={**local.env, "TMPDIR": str(tmp_path)})
     words = [*place.words(*GOOD, more=("--engine", "ray", "--workers", "1")), "--runs", str(tmp_path)]
-    driver, said = place.start(words), ""
+    driver = place.start(words)
+    said = ""
     assert driver.stdout is not None
     for line in driver.stdout:
         said += line

@@ -17,7 +17,9 @@ from local_server import LocalServer, QuietHandler
 
 pytestmark = pytest.mark.process
 
-GOOD, BAD, GONE = "BTCUSDT-15m", "XRPUSDT-15m", "ADAUSDT-1h"
+GOOD = "BTCUSDT-15m"
+BAD = "XRPUSDT-15m"
+GONE = "ADAUSDT-1h"
 PASSWORD = "s3cr3t"
 
 

@@ -18,7 +18,8 @@ from v8.forecaster.series_artifact import SAMPLE_BARS, ForecastSample, read_samp
 
 def forecast_of(data: SeriesData) -> dict[str, np.ndarray]:
     """Return forecasts that tell their window and step: window number + step / 100."""
-    anchors, horizon = data.anchors["test"], data.profile.horizon_bars
+    anchors = data.anchors["test"]
+    horizon = data.profile.horizon_bars
     shapes = {task: (len(anchors), horizon, values.shape[-1]) for task, values in data.targets_NHC.items()}
     numbers = np.arange(len(anchors))[:, None, None] + np.arange(1, horizon + 1)[None, :, None] / 100
     return {task: np.broadcast_to(numbers, shape).astype(np.float32) for task, shape in shapes.items()}

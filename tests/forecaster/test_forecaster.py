@@ -190,7 +190,8 @@ def test_a_history_can_be_thinned_and_cut_by_the_time_of_issue(loaded: Forecaste
 def test_a_history_as_a_frame_stands_beside_the_candle_at_whose_close_it_was_issued(
     loaded: Forecaster, trained_run: Any
 ) -> None:
-    whole, candles = loaded.forecast_history(trained_run.candles), trained_run.candles.to_frame()
+    whole = loaded.forecast_history(trained_run.candles)
+    candles = trained_run.candles.to_frame()
     frame = loaded.forecast_history(trained_run.candles, as_frame=True)
     pd.testing.assert_frame_equal(frame[candles.columns], candles, check_exact=True)
     assert (frame["usable_from"] == frame.index + pd.Timedelta("15min")).all()

@@ -67,7 +67,8 @@ def by_runtime(run: Path) -> dict[str, Forecaster]:
 
 @pytest.mark.tf
 def test_an_export_adds_a_file_and_its_digest_and_changes_nothing_else(run: Path, trained_run: Any) -> None:
-    before, after = read_metadata(trained_run.folder).content, read_metadata(run / SERIES).content
+    before = read_metadata(trained_run.folder).content
+    after = read_metadata(run / SERIES).content
     assert after == {**before, "onnx_sha256": digest_file(run / SERIES / "model.onnx")}
     for name in ("model.keras", "README.md", "history.csv", "forecasts.json"):
         assert (run / SERIES / name).read_bytes() == (trained_run.folder / name).read_bytes()
@@ -471,7 +472,8 @@ FAULTS = {
 def test_a_file_with_anything_but_arithmetic_is_refused(
     change: Callable[[onnx.ModelProto], None], tmp_path: Path
 ) -> None:
-    model, file = tiny_model(SERIES), tmp_path / "model.onnx"
+    model = tiny_model(SERIES)
+    file = tmp_path / "model.onnx"
     file.write_bytes(model.SerializeToString())
     window = np.ones((1, 2, 1), np.float32)
     np.testing.assert_array_equal(

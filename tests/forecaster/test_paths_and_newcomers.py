@@ -37,7 +37,8 @@ from v8.runs.observers import RunObserver
 from v8.runs.run_folder import RunFolder, RunRecord, read_run
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
-TEACHER_FORCED, NEWCOMER = ("ETHUSDT-15m", "SOLUSDT-15m"), "BTCUSDT-15m"
+TEACHER_FORCED = ("ETHUSDT-15m", "SOLUSDT-15m")
+NEWCOMER = "BTCUSDT-15m"
 OHLC = ["open", "high", "low", "close"]
 
 
@@ -56,7 +57,8 @@ def made(
     known = {
         name: files.candles(Series.parse(name), profile.newest_bars) for name in (*TEACHER_FORCED, NEWCOMER)
     }
-    run, begun = home / "runs" / "tiny", RunRecord.begin(profile, "files", True, "python -m v8 run")
+    run = home / "runs" / "tiny"
+    begun = RunRecord.begin(profile, "files", True, "python -m v8 run")
     with pytest.MonkeyPatch.context() as patch, RunFolder(run, begun) as folder:
         patch.setenv("V8_HOME", str(home / "caches"))
         jobs = [
@@ -93,7 +95,8 @@ def test_paths_are_true_candles_with_the_quantiles_that_are_forecast(
     made: SimpleNamespace, teacher_forced: Forecaster
 ) -> None:
     candles = made.known[TEACHER_FORCED[0]]
-    paths, forecast = teacher_forced.paths(candles), teacher_forced.predict(candles)
+    paths = teacher_forced.paths(candles)
+    forecast = teacher_forced.predict(candles)
     assert paths.index.names == ["path", "open_time"] and list(paths.columns) == OHLC
     assert (paths["low"] <= paths[["open", "close"]].min(axis=1)).all()
     assert (paths["high"] >= paths[["open", "close"]].max(axis=1)).all()
@@ -116,7 +119,8 @@ def test_nine_of_ten_paths_or_nearly_stay_within_the_range_ahead(
 ) -> None:
     candles = made.known[TEACHER_FORCED[0]]
     by_path = teacher_forced.paths(candles).groupby(level="path")
-    lowest, highest = by_path["low"].min(), by_path["high"].max()
+    lowest = by_path["low"].min()
+    highest = by_path["high"].max()
     ahead = teacher_forced.outlook(candles).price_range
     assert ahead is not None
     assert (lowest < ahead.low).mean() == pytest.approx(0.05, abs=0.005)
@@ -128,7 +132,8 @@ def test_nine_of_ten_paths_or_nearly_stay_within_the_range_ahead(
 @pytest.mark.tf
 def test_the_seed_decides_which_paths_come_first(made: SimpleNamespace, teacher_forced: Forecaster) -> None:
     candles = made.known[TEACHER_FORCED[0]]
-    every, some = teacher_forced.paths(candles), teacher_forced.paths(candles, 20)
+    every = teacher_forced.paths(candles)
+    some = teacher_forced.paths(candles, 20)
     pd.testing.assert_frame_equal(some, teacher_forced.paths(candles, 20))
     other = teacher_forced.paths(candles, 20, seed=3)
     assert not some.equals(other)
@@ -199,7 +204,8 @@ def test_every_form_of_predict_tells_the_paths(made: SimpleNamespace, teacher_fo
     assert content["paths"]["columns"] == OHLC
     np.testing.assert_array_equal(np.array(content["paths"]["values"]).reshape(-1, 4), paths.to_numpy())
     close = made.known[TEACHER_FORCED[0]].column("close")[-1]
-    rises, falls = paths["high"].groupby("path").max(), paths["low"].groupby("path").min()
+    rises = paths["high"].groupby("path").max()
+    falls = paths["low"].groupby("path").min()
     for one in content["touch"]:
         assert one["above"] == pytest.approx(close * (1 + one["move"]))
         assert one["chance_above"] == (rises >= one["above"]).mean()
@@ -326,7 +332,8 @@ def test_models_of_an_older_v8_do_not_tell_what_they_saw(made: SimpleNamespace, 
     for feature in metadata["features"]:
         del feature["value_range"]
     (tmp_path / "old" / "metadata.json").write_text(json.dumps(metadata))
-    old, candles = Forecaster.load(tmp_path / "old"), made.known[TEACHER_FORCED[0]]
+    old = Forecaster.load(tmp_path / "old")
+    candles = made.known[TEACHER_FORCED[0]]
     assert old.out_of_range_features(candles) is None
     told = IssuedForecast(old, candles, old.predict(candles), "here", int(candles.open_time_s[-1]), True)
     assert (told.to_json()["is_in_range"], told.to_json()["out_of_range_features"]) == (None, None)

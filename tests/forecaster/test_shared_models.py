@@ -145,7 +145,8 @@ def test_a_file_with_fewer_numbers_than_the_network_has_is_refused(files: list[P
 
 
 def test_forecasters_that_share_forecast_what_they_do_alone(trained_run: Any) -> None:
-    models, alone = SharedModels(), Forecaster.load(trained_run.folder).predict(trained_run.candles)
+    models = SharedModels()
+    alone = Forecaster.load(trained_run.folder).predict(trained_run.candles)
     shared = [Forecaster.load(trained_run.folder, models=models) for _ in range(2)]
     for each in shared:
         np.testing.assert_array_equal(each.predict(trained_run.candles), alone)

@@ -44,7 +44,8 @@ def test_rsi_equals_ta(market: pd.DataFrame) -> None:
 
 def test_macd_and_its_signal_equal_ta(market: pd.DataFrame) -> None:
     # A difference of two near-equal averages: what counts are digits of the price.
-    theirs, digits = MACD(market["close"], 26, 12, 9), 1e-13 * market["close"].max()
+    theirs = MACD(market["close"], 26, 12, 9)
+    digits = 1e-13 * market["close"].max()
     assert_equal(market, "macd", theirs.macd(), atol=digits)
     assert_equal(market, "macd_signal", theirs.macd_signal(), atol=digits)
 

@@ -71,7 +71,8 @@ def test_a_market_that_grows_one_percent_each_bar() -> None:
     # average. True range of bars without reach = close - previous close = close (1 - q), averaged over 14.
     close = 1.01 ** np.arange(NUM_ROWS)
     q = 1 / 1.01
-    average, squares = (1 - q**20) / (20 * (1 - q)), (1 - q**40) / (20 * (1 - q**2))
+    average = (1 - q**20) / (20 * (1 - q))
+    squares = (1 - q**40) / (20 * (1 - q**2))
     values = last_values(close, volume=close)
     assert values["rsi"] == 100.0
     assert values["roc"] == pytest.approx(12.682503013196977, rel=1e-12)
@@ -88,7 +89,8 @@ def test_a_market_that_steps_up_and_down_in_turn() -> None:
     # 14/27 of a step with w = 1/14, the average loss 13/27: 51.851851... after a gain, 48.148148... after
     # a loss. Ten closes at 101, ten at 100: average 100.5, variance 20 * 0.25 / 19, even change 0.
     close = 100 + np.arange(NUM_ROWS) % 2.0
-    up, down = last_values(close), last_values(close[:-1])
+    up = last_values(close)
+    down = last_values(close[:-1])
     assert (up["rsi"], down["rsi"]) == pytest.approx((1400 / 27, 1300 / 27), rel=1e-9)
     assert up["volatility"] == pytest.approx((5 / 19) ** 0.5 / 100.5, rel=1e-12)
     assert up["roc"] == down["roc"] == 0.0

@@ -113,7 +113,8 @@ def oracle(name: str, market: pd.DataFrame) -> pd.Series:
 
 @pytest.mark.parametrize("name", OF_RANGES)
 def test_a_column_of_ranges_equals_its_definition(name: str, market: pd.DataFrame) -> None:
-    ours, warmup = compute([name], arrays(market))[name], warmup_bars([name])
+    ours = compute([name], arrays(market))[name]
+    warmup = warmup_bars([name])
     assert np.isnan(ours[:warmup]).all()
     theirs = oracle(name, market).to_numpy()[warmup:]
     is_rounded = "_sin_" in name or "_cos_" in name  # to nine decimals
@@ -130,7 +131,8 @@ def test_the_market_of_the_oracles_reaches_floors_and_bounds(market: pd.DataFram
 
 
 def test_rolled_columns_are_the_naive_bands_around_the_close(market: pd.DataFrame) -> None:
-    close, names = market["close"].to_numpy(), [f"rolled_{what}" for what in ("middle", "deviation")]
+    close = market["close"].to_numpy()
+    names = [f"rolled_{what}" for what in ("middle", "deviation")]
     columns = compute([f"{name}_{step}" for step in range(1, 19) for name in names], arrays(market))
     rows = np.arange(240, 340)
     upper, lower = np.moveaxis(
@@ -148,7 +150,8 @@ def test_rolled_columns_are_the_naive_bands_around_the_close(market: pd.DataFram
 def test_columns_of_ranges_are_the_same_bits_however_much_history_was_loaded(
     cut: int, market: pd.DataFrame
 ) -> None:
-    whole, late = compute(OF_RANGES, arrays(market)), compute(OF_RANGES, arrays(market[cut:]))
+    whole = compute(OF_RANGES, arrays(market))
+    late = compute(OF_RANGES, arrays(market[cut:]))
     for name in OF_RANGES:
         warmup = warmup_bars([name])
         np.testing.assert_array_equal(late[name][warmup:], whole[name][cut + warmup :], err_msg=name)

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final
 
-ENGLISH, CHINESE = "README.md", "README.zh-TW.md"
+ENGLISH = "README.md"
+CHINESE = "README.zh-TW.md"
 
 TAIWANESE: Final = {
     "內存": "記憶體",
@@ -135,7 +136,8 @@ def names_in(text: str) -> Counter[str]:
 
 def figures_in(text: str) -> Counter[str]:
     """Count numbers and commits, but not the digits of names such as V7."""
-    commit, number = r"[0-9a-f]{7}(?![A-Za-z\d])", r"\d+(?:[.,]\d+)*(?:e[+-]?\d+)?"
+    commit = r"[0-9a-f]{7}(?![A-Za-z\d])"
+    number = r"\d+(?:[.,]\d+)*(?:e[+-]?\d+)?"
     return Counter(re.findall(rf"(?<![A-Za-z\d.])(?:{commit}|{number})", re.sub("`[^`]+`", "", text)))
 
 
@@ -172,7 +174,8 @@ def _table_facts(table: Block) -> Iterator[tuple[str, Counter[str]]]:
 
 def differences(english: str, chinese: str) -> list[str]:
     """Tell in which sections two editions differ; the first one alone where an edition lacks a section."""
-    ours, theirs = sections_of(english), sections_of(chinese)
+    ours = sections_of(english)
+    theirs = sections_of(chinese)
     found = [told for pair in zip(ours, theirs, strict=False) if (told := _difference(*pair))]
     if len(ours) == len(theirs):
         return found

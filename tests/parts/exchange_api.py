@@ -195,12 +195,14 @@ class ExchangeApi(LocalServer):
         return ApiFault()
 
     def _klines(self, query: dict[str, str]) -> tuple[bytes | None, Rows]:
-        symbol, interval = query.get("symbol", ""), query.get("interval", "")
+        symbol = query.get("symbol", "")
+        interval = query.get("interval", "")
         if interval not in TIMEFRAME_S:
             return code(-1120, "Invalid interval."), []
         if not any(series.rpartition("-")[0] == symbol for series in self._candles):
             return code(-1121, "Invalid symbol."), []
-        series, bar_s = f"{symbol}-{interval}", TIMEFRAME_S[interval]
+        series = f"{symbol}-{interval}"
+        bar_s = TIMEFRAME_S[interval]
         limit = min(int(query.get("limit", 500)), MOST_ROWS)
         start_ms, end_ms = (int(query[key]) if key in query else None for key in ("startTime", "endTime"))
         opens = self._opens.get(series, np.empty(0, np.int64))
@@ -222,7 +224,8 @@ class ExchangeApi(LocalServer):
         """Return a zip of the archive or its checksum, if its month or day is over."""
         stem = path.rpartition("/")[2].removesuffix(".CHECKSUM").removesuffix(".zip")
         symbol, timeframe, *label = stem.split("-")
-        series, monthly = f"{symbol}-{timeframe}", len(label) == 2
+        series = f"{symbol}-{timeframe}"
+        monthly = len(label) == 2
         kind = "monthly" if monthly else "daily"
         expected = f"/data/spot/{kind}/klines/{symbol}/{timeframe}/{stem}.zip"
         if series not in self._candles or path.removesuffix(".CHECKSUM") != expected:

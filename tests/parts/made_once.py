@@ -30,7 +30,8 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
         make: Fills it and returns what pickle can keep of it.
     """
     root = shared_folder(factory)
-    folder, kept = root / name, root / f"{name}.pickle"
+    folder = root / name
+    kept = root / f"{name}.pickle"
     with FileLock(root / f"{name}.lock"):
         if not kept.exists():
             shutil.rmtree(folder, ignore_errors=True)  # of a process that failed

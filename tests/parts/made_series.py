@@ -204,7 +204,8 @@ def market_table(rng: np.random.Generator, num_rows: int, dtype: Any = np.float6
     paths = np.cumsum(steps, axis=1) + np.concatenate([[0], np.cumsum(steps.sum(axis=1))[:-1]])[:, None]
     prices = 100 * np.exp(paths)
     opens = np.concatenate([[100.0], prices[:-1, -1]])
-    highs, lows = np.maximum(prices.max(axis=1), opens), np.minimum(prices.min(axis=1), opens)
+    highs = np.maximum(prices.max(axis=1), opens)
+    lows = np.minimum(prices.min(axis=1), opens)
     return table_of(np.stack([opens, highs, lows, prices[:, -1]], axis=1), dtype)
 
 
@@ -221,7 +222,8 @@ def table_of(ohlc: np.ndarray, dtype: Any = np.float64) -> FeatureTable:
     first nineteen rows, which lack bands and volatility, hold those of the twentieth.
     """
     close = pd.Series(ohlc[:, 3])
-    mean, std = close.rolling(20).mean().bfill().to_numpy(), close.rolling(20).std().bfill().to_numpy()
+    mean = close.rolling(20).mean().bfill().to_numpy()
+    std = close.rolling(20).std().bfill().to_numpy()
     columns = dict(zip(("open", "high", "low", "close"), ohlc.T, strict=True))
     columns |= {"bb_upper": mean + 2 * std, "bb_lower": mean - 2 * std, "volatility": std / mean}
     return FeatureTable(

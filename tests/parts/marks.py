@@ -127,7 +127,8 @@ class MarkGuard:
 
 def _program(arguments: tuple[Any, ...]) -> str:
     """Return the name of the program that `subprocess.Popen` starts, from its audit event."""
-    executable, words = arguments[0], arguments[1]
+    executable = arguments[0]
+    words = arguments[1]
     if executable is None:
         executable = words if isinstance(words, str | bytes | Path) else words[0]
     return Path(os.fsdecode(executable)).name

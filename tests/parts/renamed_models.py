@@ -11,7 +11,8 @@ from v8.base.storage import digest_file
 
 def name_model(folder: Path, series: str | None) -> None:
     """Let the model in a folder name another series, or none; its metadata too, where one is named."""
-    file, about_file = folder / "model.keras", folder / "metadata.json"
+    file = folder / "model.keras"
+    about_file = folder / "metadata.json"
     with zipfile.ZipFile(file) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     about = json.loads(members["metadata.json"])

@@ -15,7 +15,9 @@ def restore_targets(scaling: Scaling, span: Span, scaled: Mapping[str, np.ndarra
     """Undo `Scaling.scale_targets`, up to its floors; shape (W, H, C), in the task's unit."""
     made = {}
     for name, values in scaled.items():
-        constants, task, rolled = scaling.task(name), TASKS[name], span.naive[name]
+        constants = scaling.task(name)
+        task = TASKS[name]
+        rolled = span.naive[name]
         if constants.form is TargetForm.NAIVE_RATIO:
             rolled = task.floored(np, rolled, rolled, scaling.volatility_floor)
         unit_W = task.size(span.last_close, np.maximum(span.recent_range, scaling.range_floor))

@@ -10,7 +10,8 @@ from v8.model.evaluation.evaluation import MODEL
 
 def wandering(num_days: int, seed: int = 0) -> TradingCase:
     """Hours of a market whose volatility comes and goes, known to the model but not to naive."""
-    rng, num = np.random.default_rng(seed), 24 * num_days
+    rng = np.random.default_rng(seed)
+    num = 24 * num_days
     calm = np.exp(np.repeat(rng.normal(-5, 0.5, num // 6 + 1), 6)[:num])
     steps = calm[:, None] * rng.normal(size=(num, 30)) / np.sqrt(30)
     last = 100 * np.exp(np.append(0, np.cumsum(steps.sum(axis=1))[:-1]))

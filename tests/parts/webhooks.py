@@ -63,7 +63,8 @@ class _Handler(QuietHandler):
     server: WebhookReceiver
 
     def do_POST(self) -> None:
-        receiver, body = self.server, self.rfile.read(int(self.headers["content-length"]))
+        receiver = self.server
+        body = self.rfile.read(int(self.headers["content-length"]))
         receiver.num_asked += 1
         receiver.asked.add(self.path)
         status = receiver.status if is_signed(self.headers, body) else 401

@@ -87,6 +87,8 @@ def test_a_window_without_trades_counts_as_ordinary_volume() -> None:
 
 def test_true_range_counts_the_jump_from_the_previous_close() -> None:
     # Bar 1 trades 12..13 after a close of 10: 13 - 10 = 3. Bar 2 trades 5..6 after 12.5: 12.5 - 5 = 7.5.
-    high, low, close = np.array([10.0, 13, 6]), np.array([10.0, 12, 5]), np.array([10.0, 12.5, 5.5])
+    high = np.array([10.0, 13, 6])
+    low = np.array([10.0, 12, 5])
+    close = np.array([10.0, 12.5, 5.5])
     assert formulas.atr(high, low, close, 2)[2] == (3 + 7.5) / 2
     assert np.isnan(formulas.atr(high, low, close, 2)[:2]).all()

@@ -98,7 +98,8 @@ def test_history_before_the_warm_up_weighs_less_than_a_millionth_and_no_bar_is_w
 
 @pytest.mark.parametrize("name", sorted(INDICATORS))
 def test_a_truncated_history_changes_nothing_that_outlasts_the_warm_up(name: str) -> None:
-    candles, cut = walk(900), 400
+    candles = walk(900)
+    cut = 400
     whole = compute([name], candles)[name][cut:]
     late = compute([name], {column: values[cut:] for column, values in candles.items()})[name]
     warmup = warmup_bars([name])

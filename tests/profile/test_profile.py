@@ -84,7 +84,8 @@ V4 = {
 
 @pytest.mark.parametrize("name", V4)
 def test_a_profile_of_the_v4_family_holds_the_numbers_of_its_ancestor(name: str) -> None:
-    profile, training = load_profile(name), load_profile(name).training
+    profile = load_profile(name)
+    training = load_profile(name).training
     numbers = (profile.newest_bars, training.batch_size, training.epochs)
     assert (*numbers, training.early_stopping_patience_epochs) == V4[name]
     assert (training.learning_rate, training.clip_norm) == (1e-3, 1.0)
@@ -475,7 +476,8 @@ FUNDING = {
 
 def beside(tmp_path: Path, *features: str, tables: object = (FUNDING,), **changes: object) -> Profile:
     """Return the aligned profile with features from elsewhere."""
-    names, covariates = [*load_profile("aligned").features, *features], [*tables] if tables else None
+    names = [*load_profile("aligned").features, *features]
+    covariates = [*tables] if tables else None
     return load_profile(written(tmp_path, features=names, covariates=covariates, **changes))
 
 
@@ -563,14 +565,16 @@ def test_quantiles_that_cannot_be_forecast_are_refused(
 
 @pytest.mark.parametrize("calibration", ["ensemble", "none"])
 def test_paths_say_quantiles_beside_any_network(tmp_path: Path, calibration: str) -> None:
-    levels, tasks = [0.1, 0.5, 0.9], {"ohlc": {"weight": 1.0, "loss": "mse"}}
+    levels = [0.1, 0.5, 0.9]
+    tasks = {"ohlc": {"weight": 1.0, "loss": "mse"}}
     profile = asked(tmp_path, levels, scaling="anchored", tasks=tasks, calibration=calibration)
     assert profile.quantiles == (0.1, 0.5, 0.9) and profile.uses_simulated_paths
     assert asked(tmp_path, [], calibration=calibration).uses_simulated_paths is (calibration == "ensemble")
 
 
 def test_arrays_that_fit_are_taken() -> None:
-    known, levels = load_profile("frontier"), [0.1, 0.5, 0.9]
+    known = load_profile("frontier")
+    levels = [0.1, 0.5, 0.9]
     for quantiles in (np.array(levels), pd.Series(levels), pd.Index(levels), pd.array(levels)):
         assert known.but(quantiles=quantiles) == known.but(quantiles=levels)
     assert Profile("frontier", quantiles=np.array(levels)).quantiles == tuple(levels)
@@ -612,7 +616,8 @@ def test_other_values_are_refused_with_key_and_rule(changes: dict[str, Any], wor
 
 @pytest.mark.parametrize("key", sorted(key_places()))
 def test_whatever_a_program_writes_is_taken_or_refused_in_a_sentence(key: str) -> None:
-    known, accepted = load_profile("frontier"), 0
+    known = load_profile("frontier")
+    accepted = 0
     for value in (*ARRAYS, *OBJECTS):
         try:
             known.but(**{key: value})

@@ -80,7 +80,8 @@ def by_time(table: FeatureTable) -> Mapping[int, bytes]:
 
 
 def assert_agree(one: FeatureTable, other: FeatureTable, num_shared: int) -> None:
-    first, second = by_time(one), by_time(other)
+    first = by_time(one)
+    second = by_time(other)
     shared = first.keys() & second.keys()
     assert len(shared) == num_shared
     assert [time for time in shared if first[time] != second[time]] == []
@@ -111,15 +112,18 @@ def test_an_output_is_a_feature_or_refused_with_its_reason(name: str) -> None:
 @settings(max_examples=8)
 @given(seed=SEEDS, cut=st.integers(1, 120), end=st.integers(320, NUM_ROWS))
 def test_a_candle_has_one_value_wherever_its_table_begins_and_ends(seed: int, cut: int, end: int) -> None:
-    frame, warmup = random_frame(seed), warmup_bars(SOME)
-    whole, part = compute_table(checked(frame), SOME), compute_table(checked(frame[cut:end]), SOME)
+    frame = random_frame(seed)
+    warmup = warmup_bars(SOME)
+    whole = compute_table(checked(frame), SOME)
+    part = compute_table(checked(frame[cut:end]), SOME)
     assert_agree(whole, part, end - cut - warmup)
 
 
 @settings(max_examples=8)
 @given(seed=SEEDS, cut=st.integers(200, NUM_ROWS - 1))
 def test_a_later_candle_changes_no_earlier_value(seed: int, cut: int) -> None:
-    frame, changed = random_frame(seed), random_frame(seed)
+    frame = random_frame(seed)
+    changed = random_frame(seed)
     changed.loc[cut:, ["open", "high", "low", "close"]] *= 1.7
     before, after = (by_time(compute_table(checked(each), SOME)) for each in (frame, changed))
     times = [int(time // 1000) for time in frame["open_time"]]
@@ -156,7 +160,9 @@ def test_a_store_that_has_grown_holds_what_is_computed_at_once(
 def test_values_are_those_of_the_package_on_all_history() -> None:
     frame = random_frame(3, 1_000)
     candles = {name: frame[name] for name in ("open", "high", "low", "close", "volume")}
-    high, low, close = candles["high"], candles["low"], candles["close"]
+    high = candles["high"]
+    low = candles["low"]
+    close = candles["close"]
     expected = {
         "ta.rsi": RSIIndicator(close).rsi(),
         "ta.stoch(window=10)": StochasticOscillator(high, low, close, window=10).stoch(),
@@ -268,7 +274,8 @@ def test_the_version_of_the_package_is_part_of_what_a_column_means() -> None:
 
 
 def test_a_file_with_columns_of_the_package_is_read_without_examining_them(tmp_path: Path) -> None:
-    candles, store = checked(random_frame(5)), FeatureStore(tmp_path)
+    candles = checked(random_frame(5))
+    store = FeatureStore(tmp_path)
     store.table(candles, ["close", "ta.cci(window=23)"])
     package_feature.cache_clear()
     FeatureStore(tmp_path).table(candles, ["close"])

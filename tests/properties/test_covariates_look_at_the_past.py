@@ -25,7 +25,8 @@ NUM_ROWS = 420
 START_S = 1_700_000_100
 BAR_S = 900
 SEEDS = st.integers(0, 2**32 - 1)
-OWN, OTHER = Series("ETHUSDT", "15m"), Series("BTCUSDT", "15m")
+OWN = Series("ETHUSDT", "15m")
+OTHER = Series("BTCUSDT", "15m")
 TABLE = TableSettings(
     file="rates.csv", time="time", columns=("rate",), available_after_s=600, max_age_s=86_400
 )
@@ -85,7 +86,8 @@ def by_time(table: FeatureTable) -> Mapping[int, bytes]:
 
 def differing(before: FeatureTable, after: FeatureTable) -> list[int]:
     """Return the open times of rows that are not the same in both."""
-    one, other = by_time(before), by_time(after)
+    one = by_time(before)
+    other = by_time(after)
     assert one.keys() == other.keys()
     return [time for time in one if one[time] != other[time]]
 
@@ -93,7 +95,9 @@ def differing(before: FeatureTable, after: FeatureTable) -> list[int]:
 @settings(deadline=None, max_examples=15)
 @given(seed=SEEDS, cut=st.integers(280, NUM_ROWS - 1))
 def test_g3_the_future_of_another_series_changes_no_earlier_row(seed: int, cut: int) -> None:
-    own, other, table = random_market(seed), random_market(seed + 1), random_table(seed)
+    own = random_market(seed)
+    other = random_market(seed + 1)
+    table = random_table(seed)
     changed = other.copy()
     changed.loc[cut:, list(OHLCV)] = random_market(seed + 2).loc[cut:, list(OHLCV)]
     before, after = (compute_table(joined(own, each, table, NAMES), NAMES) for each in (other, changed))
@@ -105,8 +109,11 @@ def test_g3_the_future_of_another_series_changes_no_earlier_row(seed: int, cut: 
 @settings(deadline=None, max_examples=25)
 @given(seed=SEEDS, cut=st.integers(20, NUM_ROWS - 30))
 def test_g3_a_row_of_a_table_counts_for_no_bar_that_closed_before_it_was_known(seed: int, cut: int) -> None:
-    own, other, table = random_market(seed), random_market(seed + 1), random_table(seed)
-    changed, close_s = table.copy(), START_S + BAR_S * (cut + 1)
+    own = random_market(seed)
+    other = random_market(seed + 1)
+    table = random_table(seed)
+    changed = table.copy()
+    close_s = START_S + BAR_S * (cut + 1)
     is_later = table["time"] + TABLE.available_after_s > close_s
     changed.loc[is_later, "rate"] += 1.0
     names = ("close", "csv.rate")
@@ -120,7 +127,9 @@ def test_g3_a_row_of_a_table_counts_for_no_bar_that_closed_before_it_was_known(s
 @settings(deadline=None, max_examples=10)
 @given(seed=SEEDS, num_known=st.integers(300, NUM_ROWS))
 def test_g3_what_is_known_of_all_is_the_start_of_the_whole_table(seed: int, num_known: int) -> None:
-    own, other, table = random_market(seed), random_market(seed + 1), random_table(seed)
+    own = random_market(seed)
+    other = random_market(seed + 1)
+    table = random_table(seed)
     last_close_s = START_S + BAR_S * num_known
     known = table[table["time"] + TABLE.available_after_s <= last_close_s]
     whole = compute_table(joined(own, other, table, NAMES), NAMES)
@@ -138,7 +147,10 @@ def test_g3_a_target_moved_into_a_covariate_is_found_by_what_is_known_of_all(ahe
         told = pd.DataFrame({"time": own["open_time"] // 1000, "rate": ranges.shift(-ahead)})
         return told.dropna()
 
-    own, other, num_known, names = random_market(1), random_market(2), 350, ("close", "csv.rate")
+    own = random_market(1)
+    other = random_market(2)
+    num_known = 350
+    names = ("close", "csv.rate")
     whole = by_time(compute_table(joined(own, other, block(own), names), names))
     known = own[:num_known]
     start = by_time(compute_table(joined(known, other[:num_known], block(known), names), names))
@@ -156,7 +168,8 @@ def test_a_store_that_has_grown_holds_what_is_computed_at_once(
     tmp_path_factory: pytest.TempPathFactory, seed: int, holes: list[int], cuts: tuple[int, int]
 ) -> None:
     store = FeatureStore(tmp_path_factory.mktemp("store"))
-    own, table = random_market(seed), random_table(seed)
+    own = random_market(seed)
+    table = random_table(seed)
     other = random_market(seed + 1).drop(holes)
     for stop in (*sorted(set(cuts)), NUM_ROWS):
         candles = joined(own[:stop], other[other.index < stop], table, SOME)
@@ -167,7 +180,9 @@ def test_a_store_that_has_grown_holds_what_is_computed_at_once(
 @pytest.mark.parametrize("change", ["series", "table"])
 def test_a_store_notices_that_what_lies_beside_candles_has_changed(tmp_path: Path, change: str) -> None:
     store = FeatureStore(tmp_path)
-    own, other, table = random_market(1), random_market(2), random_table(3)
+    own = random_market(1)
+    other = random_market(2)
+    table = random_table(3)
     known = joined(own[:400], other[:400], table, SOME)
     store.table(known, SOME)
     alter: dict[str, Callable[[], object]] = {
@@ -175,7 +190,8 @@ def test_a_store_notices_that_what_lies_beside_candles_has_changed(tmp_path: Pat
         "table": lambda: table.__setitem__("rate", table["rate"] * 2),
     }
     alter[change]()
-    same, grown = joined(own[:400], other[:400], table, SOME), joined(own, other, table, SOME)
+    same = joined(own[:400], other[:400], table, SOME)
+    grown = joined(own, other, table, SOME)
     assert same.digest != known.digest
     for candles in (same, grown):
         assert differing(store.table(candles, SOME), compute_table(candles, SOME)) == []

@@ -64,7 +64,8 @@ def test_g3_a_changed_future_leaves_earlier_rows_bit_identical(seed: int, price:
     other = random_market(seed + 1, 2 * price)
     changed.loc[cut:, list(OHLCV)] = other.loc[cut:, list(OHLCV)]
     known = cut - warmup_bars(EVERY)
-    before, after = compute_table(checked(frame), EVERY), compute_table(checked(changed), EVERY)
+    before = compute_table(checked(frame), EVERY)
+    after = compute_table(checked(changed), EVERY)
     assert len(before) == len(after) == NUM_ROWS - warmup_bars(EVERY)
     assert_rows_equal(before, after, known)
     # The change itself must be seen, or the test would prove nothing.
@@ -77,7 +78,8 @@ def test_g3_the_table_of_the_first_candles_is_the_start_of_the_whole_table(
     seed: int, price: float, num_known: int
 ) -> None:
     frame = random_market(seed, price)
-    whole, start = compute_table(checked(frame), EVERY), compute_table(checked(frame[:num_known]), EVERY)
+    whole = compute_table(checked(frame), EVERY)
+    start = compute_table(checked(frame[:num_known]), EVERY)
     assert len(start) == num_known - warmup_bars(EVERY)
     assert_rows_equal(whole, start, len(start))
 
@@ -87,7 +89,8 @@ def test_g3_the_table_of_the_first_candles_is_the_start_of_the_whole_table(
 def test_g3_holds_across_holes(seed: int, hole: int, num_missing: int, cut: int) -> None:
     frame = random_market(seed, 1.0).drop(range(hole, hole + num_missing))
     start = frame[frame.index < cut]
-    whole, first = compute_table(checked(frame), EVERY), compute_table(checked(start), EVERY)
+    whole = compute_table(checked(frame), EVERY)
+    first = compute_table(checked(start), EVERY)
     assert len(first) == sum(max(0, rows - 240) for rows in (hole, cut - hole - num_missing))
     assert_rows_equal(whole, first, len(first))
 

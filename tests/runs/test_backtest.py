@@ -149,7 +149,8 @@ def test_one_that_was_cut_off_goes_on_to_the_same_results(
     num_outcomes: int, undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("V8_HOME", str(undisturbed.parent / "home"))
-    path, recorder = tmp_path / "formula", Recorder()
+    path = tmp_path / "formula"
+    recorder = Recorder()
     path.mkdir()
     with pytest.raises(CutOff):
         go_on(path, cut_off_after(num_outcomes))
@@ -217,7 +218,8 @@ def test_a_fold_whose_candles_changed_is_not_pooled_with_what_was_evaluated_of_t
 ) -> None:
     path = shutil.copytree(undisturbed, tmp_path / "copy")
     plan = read_plan(path)
-    source, last = Rewritten(), plan.folds[-1]
+    source = Rewritten()
+    last = plan.folds[-1]
     source.end_s = last.newest_s[str(SERIES[0])]
     summary = run_fold(path, asked(), last, source, InProcessEngine(), observer=RunObserver())
     refused = {last.folder: {str(one.series): str(one.reason) for one in summary.failures}}

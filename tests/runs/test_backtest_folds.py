@@ -65,8 +65,10 @@ def test_no_test_span_of_a_fold_meets_what_it_was_fitted_on_or_their_embargo(
 
 
 def test_a_young_coin_and_one_that_left_take_part_where_they_can() -> None:
-    profile, old = short_profile(1_000), of_bars(0, 5_000)
-    young, gone = of_bars(3_500, 1_500), of_bars(0, 2_500)
+    profile = short_profile(1_000)
+    old = of_bars(0, 5_000)
+    young = of_bars(3_500, 1_500)
+    gone = of_bars(0, 2_500)
     folds = lay_folds(dict(zip(COINS, (old, young, gone), strict=True)), profile, 3)
     # The median series begins at bar 0 and ends at bar 4,999: folds end at bars 999, 2,999 and 4,999.
     assert [{*fold.newest_s} for fold in folds] == [

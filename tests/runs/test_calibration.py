@@ -71,7 +71,8 @@ def test_without_calibration_the_model_has_no_such_layer_and_stays_as_it_is(
     data = make_data(make_profile(calibration="none"))
     graph = ServingGraph(data.profile, data.scaling, opinionated_network(data))
     weights = [np.asarray(weight) for weight in graph.network.trainable_variables]
-    model, windows = ServingModel(graph, data.scaling, weights), data.spans["test"].raw_windows()
+    model = ServingModel(graph, data.scaling, weights)
+    windows = data.spans["test"].raw_windows()
     before = model.forecast_all(windows).points
     assert calibrate(model, data) is None
     assert not [layer.name for layer in graph.model.layers if layer.name.startswith("ensemble_")]
@@ -124,7 +125,8 @@ def test_the_published_model_computes_the_formulas_of_an_ensemble(
     member: str,
 ) -> None:
     data = make_data(make_profile("dense_newest", scaling=scaling, calibration="ensemble"))
-    model, span = serving_model(data, opinionated_network(data)), data.spans["test"]
+    model = serving_model(data, opinionated_network(data))
+    span = data.spans["test"]
     ensemble = fit_ensemble(data.spans["train"])
     shares = np.zeros((len(MEMBERS), data.profile.horizon_bars))
     shares[MEMBERS.index(member)] = 1.0
@@ -153,7 +155,8 @@ def test_an_ensemble_is_folded_in_with_the_shares_that_are_told(
     assert {one["anchor"] for one in shrinkage} == {"ensemble"}
     assert all(0.0 <= factor <= 0.5 for one in shrinkage for factor in one["factors"])
     assert any(not np.array_equal(after[task], before[task]) for task in before)
-    ensemble, span = fit_ensemble(data.spans["train"]), data.spans["test"]
+    ensemble = fit_ensemble(data.spans["train"])
+    span = data.spans["test"]
     (_, regressed, simulated) = ensemble.member_forecasts(span, {})[0].values()
     for task in before:
         # Between the lowest and the highest of the three, but for single precision.
@@ -169,9 +172,12 @@ def test_what_is_evaluated_is_what_the_published_model_says(
 ) -> None:
     """Numpy walks the paths of a span; the graph that is published walks those of every window again."""
     data = make_data(make_profile("dense_newest", calibration="ensemble", quantiles=levels))
-    model, span = serving_model(data, opinionated_network(data)), data.spans["test"]
-    alone, _ = model.forecast_span(span).points, calibrate(model, data)
-    evaluated, published = model.forecast_span(span), model.forecast_all(span.raw_windows())
+    model = serving_model(data, opinionated_network(data))
+    span = data.spans["test"]
+    alone = model.forecast_span(span).points
+    _ = calibrate(model, data)
+    evaluated = model.forecast_span(span)
+    published = model.forecast_all(span.raw_windows())
     assert (
         set(evaluated.quantiles) == set(published.quantiles) == (set(data.profile.tasks) if levels else set())
     )
@@ -196,7 +202,8 @@ def test_a_stable_coin_has_a_model(tick: float, make_profile: Callable[..., Prof
         values=np.column_stack([prices, np.full(profile.newest_bars, 5.0)]),
     )
     data = prepare_series(compute_table(candles, table_columns(profile)), profile)
-    model, span = serving_model(data, opinionated_network(data)), data.spans["test"]
+    model = serving_model(data, opinionated_network(data))
+    span = data.spans["test"]
     calibrate(model, data)
     published = model.forecast_all(span.raw_windows()).points
     assert_same_forecasts(model.forecast_span(span).points, published, span.last_close)

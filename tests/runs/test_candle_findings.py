@@ -88,7 +88,8 @@ def test_forty_old_series_are_one_sentence_and_those_that_ended_before_another()
 
 def test_series_that_ended_are_said_although_others_are_current() -> None:
     now_s = START_S + 1_000 * DAY_S
-    current, ended = walk("BTCUSDT", end_s=now_s - 600), walk("LUNAUSDT", end_s=now_s - 20 * DAY_S)
+    current = walk("BTCUSDT", end_s=now_s - 600)
+    ended = walk("LUNAUSDT", end_s=now_s - 20 * DAY_S)
     (sentence,) = age_findings([current, ended], now_s)
     assert "LUNAUSDT-1m on " in sentence
     assert list(age_findings([current], now_s)) == []

@@ -98,7 +98,8 @@ def test_drop_takes_a_series_out_of_a_run_and_keeps_its_files(words: tuple[str, 
 
 def test_a_finished_series_can_be_dropped_twice_and_nothing_of_it_is_lost(place: Path) -> None:
     path = place / "runs" / "tiny"
-    folder, before = path / "BTCUSDT-15m", (path / "BTCUSDT-15m" / "model.keras").read_bytes()
+    folder = path / "BTCUSDT-15m"
+    before = (path / "BTCUSDT-15m" / "model.keras").read_bytes()
     generation = path / "generations" / "2025-01-01"
     shutil.copytree(folder, generation / "BTCUSDT-15m")
     write_json(

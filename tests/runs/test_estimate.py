@@ -34,9 +34,12 @@ def workers(
 
     The first of each worker takes `once_s` longer.
     """
-    chance, clock = random.Random(7), Clock()
+    chance = random.Random(7)
+    clock = Clock()
     pace = ProgressEstimate(num_series, clock)
-    waiting, ends, told = names(num_series), [], []
+    waiting = names(num_series)
+    ends = []
+    told = []
 
     def begin(is_first: bool) -> None:
         series = waiting.pop(0)
@@ -141,7 +144,8 @@ def test_what_is_done_between_two_series_counts_and_what_failed_before_it_began_
 
 def test_members_of_one_program_end_one_after_another() -> None:
     clock = Clock()
-    pace, all_of_them = ProgressEstimate(40, clock), names(40)
+    pace = ProgressEstimate(40, clock)
+    all_of_them = names(40)
     for series in all_of_them:
         pace.on_event(SeriesStarted(series))
     clock.now_s += 120.0
@@ -154,7 +158,8 @@ def test_members_of_one_program_end_one_after_another() -> None:
 
 def test_series_that_all_ran_at_once_tell_what_others_will_by_their_own_stages() -> None:
     clock = Clock()
-    pace, both = ProgressEstimate(2, clock), names(2)
+    pace = ProgressEstimate(2, clock)
+    both = names(2)
     for series in both:
         pace.on_event(SeriesStarted(series))
     clock.now_s += 30.0  # 12 s until a process has started, 10 s of compiling, and 8 s
@@ -168,7 +173,8 @@ def test_series_that_all_ran_at_once_tell_what_others_will_by_their_own_stages()
 
 def test_a_fleet_that_ran_at_once_tells_what_others_will() -> None:
     clock = Clock()
-    pace, fleet = ProgressEstimate(4, clock), names(4)
+    pace = ProgressEstimate(4, clock)
+    fleet = names(4)
     for series in fleet:
         pace.on_event(SeriesStarted(series))
     clock.now_s += 60.0  # 20 s of compiling for all, and 10 s for each
@@ -180,7 +186,9 @@ def test_a_fleet_that_ran_at_once_tells_what_others_will() -> None:
 
 def test_what_a_run_cost_tells_what_others_will() -> None:
     clock = Clock()
-    pace, waiting, at_work = ProgressEstimate(4, clock), names(4), []
+    pace = ProgressEstimate(4, clock)
+    waiting = names(4)
+    at_work = []
     at_work += [waiting.pop(), waiting.pop()]
     for series in at_work:
         pace.on_event(SeriesStarted(series))

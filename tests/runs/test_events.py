@@ -35,7 +35,8 @@ def raise_own_kind() -> None:
 
 
 def lower_the_recursion_limit() -> None:
-    depth, frame = 0, sys._getframe()
+    depth = 0
+    frame = sys._getframe()
     while frame is not None:
         depth, frame = depth + 1, frame.f_back  # type: ignore[assignment]
     sys.setrecursionlimit(depth + 5)

@@ -44,7 +44,8 @@ from v8.runs.observers import ObserverGroup, RunObserver, observed
 from v8.runs.plan import Plan, known_cost, make_plan
 from v8.runs.run_folder import RunFolder, RunRecord
 
-ONE, TWO = Series("BTCUSDT", "15m"), Series("ETHUSDT", "1h")
+ONE = Series("BTCUSDT", "15m")
+TWO = Series("ETHUSDT", "1h")
 
 
 class Market:
@@ -228,7 +229,8 @@ def test_a_run_without_any_candles_is_told_apart(plan: Plan) -> None:
 def test_g12_only_what_is_not_finished_is_done_again_up_to_the_same_candle(plan: Plan) -> None:
     with opened(plan) as folder:
         carried_out(plan, folder, Market(), HollowEngine(broken=[TWO]))
-    market, engine = Market(), HollowEngine()
+    market = Market()
+    engine = HollowEngine()
     recorder = Recorder()
     with opened(plan) as folder:
         summary = carried_out(plan, folder, market, engine, recorder)
@@ -529,9 +531,11 @@ def test_a_run_keeps_the_batches_of_the_device_that_it_began_on(
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")  # a machine without a GPU
     training = {"batch_size": 16, "gradient_accumulation": 2, "cpu_batch_size": 4}
-    profile, found = make_profile(training=training), []
+    profile = make_profile(training=training)
+    found = []
     for name, begun_on_gpu in (("here", False), ("elsewhere", True)):
-        plan, engine = make_plan(profile, [ONE], tmp_path / name), HollowEngine()
+        plan = make_plan(profile, [ONE], tmp_path / name)
+        engine = HollowEngine()
         with opened(plan) as folder:
             if begun_on_gpu:
                 folder.choose_once("num_parts", lambda: profile.training.num_micro_batches(is_on_gpu=True))

@@ -101,7 +101,8 @@ def serial(
 def test_a_fleet_of_three_publishes_the_models_of_the_serial_workshop(
     make_jobs: Callable[..., list[Job]], serial: dict[str, list[np.ndarray]], one_trainer: OneTrainer
 ) -> None:
-    jobs, told = make_jobs(*NAMES), []
+    jobs = make_jobs(*NAMES)
+    told = []
     outcomes = list(made(jobs, told.append, None, one_trainer))
     assert {str(outcome.series): outcome.reason for outcome in outcomes} == dict.fromkeys(NAMES)
     for job in jobs:
@@ -202,7 +203,8 @@ def test_g10_one_series_trouble_is_its_own(
     one_trainer: OneTrainer,
 ) -> None:
     assert one_trainer.trainer is not None
-    jobs, trainer = make_jobs(*NAMES), Sick(one_trainer.trainer, stage)
+    jobs = make_jobs(*NAMES)
+    trainer = Sick(one_trainer.trainer, stage)
     outcomes = by_name(made(jobs, ignore, 3, lambda *_, **__: trainer))
     assert outcomes[Sick.sick].reason is not None
     assert outcomes[Sick.sick].reason.startswith("ETHUSDT-15m: unexpected ZeroDivisionError: ")
@@ -244,7 +246,9 @@ def test_out_of_memory_halves_the_fleet_and_every_series_goes_on_where_it_was(
     make_jobs: Callable[..., list[Job]], serial: dict[str, list[np.ndarray]], one_trainer: OneTrainer
 ) -> None:
     assert one_trainer.trainer is not None
-    jobs, told, trainers = make_jobs(*NAMES), [], []
+    jobs = make_jobs(*NAMES)
+    told = []
+    trainers = []
 
     def make_trainer(*_: Any, **__: Any) -> Trainer:
         assert one_trainer.trainer is not None

@@ -34,7 +34,8 @@ from v8.runs.stages import CHECKPOINT, calibrate
 
 pytestmark = pytest.mark.tf
 
-FIRST, SECOND = "BTCUSDT-15m", "ETHUSDT-15m"
+FIRST = "BTCUSDT-15m"
+SECOND = "ETHUSDT-15m"
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,8 @@ def test_runs_of_one_block_share_their_programs(make_profile: Callable[..., Prof
         checks.append(options["check_interrupt"])
         return Refusing()
 
-    job, heard = make_job(make_profile("dense_newest"), FIRST, tmp_path), [list[Any](), list[Any]()]
+    job = make_job(make_profile("dense_newest"), FIRST, tmp_path)
+    heard = [list[Any](), list[Any]()]
     store = FeatureStore(tmp_path / "features")
     engine = InProcessEngine(trainer_factory=make_trainer, store=store)
     with resource_scope():
@@ -132,7 +134,8 @@ def test_a_worker_of_ray_makes_shard_after_shard_in_one_pipeline(
     made: Pipelines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("V8_HOME", str(made.first.parent / "caches"))
-    profile, trainers = read_metadata(made.first).trained_profile, []
+    profile = read_metadata(made.first).trained_profile
+    trainers = []
     monkeypatch.setattr("v8.runs.pipeline.Trainer", lambda *_, **__: trainers.append(0) or Trainer(*_, **__))
     wanted = cluster._environment()
     with cluster._marker_file(tmp_path) as sign, ExitStack() as end_of_worker:
@@ -206,7 +209,8 @@ def test_all_series_are_evaluated_by_one_model_that_is_traced_once(
 
     monkeypatch.setattr("v8.model.training.trainer.ServingGraph", Counted)
     profile = make_profile(calibration="ensemble")
-    trainer, models = Trainer(profile), []
+    trainer = Trainer(profile)
+    models = []
     weights = [np.asarray(weight) for weight in trainer.network.trainable_variables]
     for name in (FIRST, SECOND, "XRPUSDT-1h"):
         data = make_data(profile, series=name)

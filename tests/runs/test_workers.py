@@ -22,7 +22,10 @@ from published_weights import weights
 
 CREW = Path(__file__).with_name("crew.py")
 REPOSITORY = Path(__file__).parents[2]
-KILLED_ONCE, KILLED_ALWAYS, LEFT_ALONE, EARLY = "BTCUSDT-15m", "XRPUSDT-15m", "ETHUSDT-1h", "SOLUSDT-1h"
+KILLED_ONCE = "BTCUSDT-15m"
+KILLED_ALWAYS = "XRPUSDT-15m"
+LEFT_ALONE = "ETHUSDT-1h"
+EARLY = "SOLUSDT-1h"
 END_S = 5.0
 """How long processes may outlive their parent; Python's resource tracker always does, by milliseconds."""
 
@@ -87,7 +90,8 @@ def members(group: int) -> list[int]:
 def read_until(process: subprocess.Popen[str], *wanted: str) -> str:
     """Read the crew's lines until each of the wanted ones has come."""
     assert process.stdout is not None
-    seen, missing = "", set(wanted)
+    seen = ""
+    missing = set(wanted)
     for line in process.stdout:
         seen += line
         missing = {text for text in missing if text not in line}
@@ -142,7 +146,8 @@ class Crews:
 def crews(profile: Any, tmp_path_factory: pytest.TempPathFactory) -> Crews:
     """Both crews at the same time, for there are cores to fill. Places give seeds, so they are the same."""
     root = tmp_path_factory.mktemp("crews")
-    alone, folder = root / "alone", root / "decimated"
+    alone = root / "alone"
+    folder = root / "decimated"
     names = (f"{KILLED_ONCE}:signed", LEFT_ALONE, f"{KILLED_ALWAYS}:deadly", f"{EARLY}:early")
     with (
         crew_at_work(alone, profile, 0, KILLED_ONCE, LEFT_ALONE) as one,
@@ -162,7 +167,8 @@ def crews(profile: Any, tmp_path_factory: pytest.TempPathFactory) -> Crews:
 @pytest.mark.nightly
 def test_two_workers_train_the_weights_that_one_process_trains(crews: Crews) -> None:
     for name in (KILLED_ONCE, LEFT_ALONE):
-        one, two = weights(crews.alone / name / "model.keras"), weights(crews.folder / name / "model.keras")
+        one = weights(crews.alone / name / "model.keras")
+        two = weights(crews.folder / name / "model.keras")
         assert one.keys() == two.keys()
         for key in one:
             np.testing.assert_array_equal(two[key], one[key], err_msg=f"{name} {key}")

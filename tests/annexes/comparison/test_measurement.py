@@ -288,7 +288,8 @@ def test_all_shipped_profiles_are_compared_in_table_page_json_and_csv(shipped: P
         "The fastest is ",
     ):
         assert title in process.stdout
-    content, lines = json.loads(files[0].read_text("utf-8")), files[1].read_text("utf-8").splitlines()
+    content = json.loads(files[0].read_text("utf-8"))
+    lines = files[1].read_text("utf-8").splitlines()
     assert (content["baseline"], content["failures"]) == ("aligned", {})
     assert list(content["figures"]) == names
     told = {

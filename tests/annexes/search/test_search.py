@@ -38,7 +38,8 @@ from v8.runs.observers import RunObserver
 BTC = Series("BTCUSDT", "15m")
 RANGES = {"batch_size": Range(choices=[32, 64, 128]), "learning_rate": Range(low=1e-4, high=1e-2, log=True)}
 """What a formula does not notice: every trial is worth the same."""
-NUM_FOLDS, NUM_TRIALS = 2, 2
+NUM_FOLDS = 2
+NUM_TRIALS = 2
 
 
 class CutOff(Exception):
@@ -124,7 +125,8 @@ def test_one_that_was_cut_off_goes_on_and_repeats_nothing_that_was_finished(
 ) -> None:
     whole = undisturbed.engine.told  # type: ignore[attr-defined]
     # The start has two folds, the first trial two, and the second one.
-    before, after = Trains(5), Trains()
+    before = Trains(5)
+    after = Trains()
     with pytest.raises(CutOff):
         search_in(tmp_path, before).run(NUM_TRIALS, lambda: True)
     assert optuna.logging.get_verbosity() > optuna.logging.WARNING  # else that is told with a traceback
@@ -199,8 +201,9 @@ def test_a_study_turned_to_the_largest_error_is_not_gone_on_with(undisturbed: Se
 def test_a_search_does_not_begin_where_it_would_replace_files_in_the_end(tmp_path: Path) -> None:
     (tmp_path / "winner.yaml").write_text("precious")
     search = search_in(tmp_path, EngineOf(lambda jobs, observer: iter(())))
-    with pytest.raises(ArtifactError, match=r"that it writes in the end; got winner\.yaml\. Move them away"):
+    with pytest.raises(ArtifactError) as refused:
         search.run(1, lambda: True)
+    assert refused.value.got == "winner.yaml"
     assert (tmp_path / "winner.yaml").read_text() == "precious"
     assert not (tmp_path / "study.sqlite").exists()
 

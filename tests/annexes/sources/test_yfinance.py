@@ -200,7 +200,8 @@ class Answering(QuietHandler):
 
     def do_GET(self) -> None:
         self.server.asked.append(self.path)
-        path, query = urlsplit(self.path).path, parse_qs(urlsplit(self.path).query)
+        path = urlsplit(self.path).path
+        query = parse_qs(urlsplit(self.path).query)
         content = b"crumb"
         if path == "/v8/finance/chart/BTC-USD":
             content = json.dumps(chart(query)).encode()

@@ -285,7 +285,8 @@ def log_records(content: bytes) -> Iterator[bytes]:
 
     https://github.com/google/leveldb/blob/main/doc/log_format.md; wandb puts 7 bytes of its own first.
     """
-    at, whole = 7, b""
+    at = 7
+    whole = b""
     while at + 7 <= len(content):
         left = 32_768 - at % 32_768
         _, length, kind = struct.unpack_from("<IHB", content, at)

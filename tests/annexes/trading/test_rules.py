@@ -42,7 +42,8 @@ COSTS = TradingTerms(fee=0.001, spread=0.0002)  # 11 bps where one cannot wait, 
 
 def market(*bars: tuple[float, float, float, float], numbers: tuple[int, ...] | None = None) -> MarketWindows:
     """Windows one bar ahead, each after a close of 100."""
-    made, at = np.array(bars)[:, None], np.array(numbers or range(len(bars)))
+    made = np.array(bars)[:, None]
+    at = np.array(numbers or range(len(bars)))
     return MarketWindows(made, np.full(len(bars), 100.0), at, 900)
 
 
@@ -102,7 +103,8 @@ def test_who_knows_the_volatility_has_the_utility_of_the_source_and_a_perfect_sc
 
 
 def test_the_level_of_ranges_is_learnt_from_the_past_alone() -> None:
-    past, now = market((100, 102, 98, 101)), market((100, 101, 99, 100))
+    past = market((100, 102, 98, 101))
+    now = market((100, 101, 99, 100))
     told = np.array([[[100, 101, 99, 100.0]]])
     made = calibrate_forecast(past, told, now.last_close_N, told)
     assert made.variance == pytest.approx(mean_variance(past.actual_NHC))

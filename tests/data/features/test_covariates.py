@@ -81,7 +81,8 @@ def test_an_unknown_covariate_is_refused_with_its_reason(name: str, why: str) ->
 
 
 def test_a_series_that_names_itself_gets_its_own_features_to_the_bit() -> None:
-    source, series = open_source("demo"), Series("BTCUSDT", "15m")
+    source = open_source("demo")
+    series = Series("BTCUSDT", "15m")
     names = (*EVERY, *BESIDE)
     table = compute_table(Companions(covariate_inputs(names)).candles(source, series, 400), names)
     for own, other in zip(EVERY, BESIDE, strict=True):
@@ -89,7 +90,8 @@ def test_a_series_that_names_itself_gets_its_own_features_to_the_bit() -> None:
 
 
 def test_a_neighbour_s_features_are_those_of_its_own_table() -> None:
-    source, names = open_source("demo"), ("close", "BTCUSDT.range_20", "BTCUSDT.macd", "BTCUSDT.ta.rsi")
+    source = open_source("demo")
+    names = ("close", "BTCUSDT.range_20", "BTCUSDT.macd", "BTCUSDT.ta.rsi")
     joined = Companions(covariate_inputs(names)).candles(source, Series("ETHUSDT", "15m"), 700)
     beside = compute_table(joined, names)
     other = compute_table(source.candles(Series("BTCUSDT", "15m"), 700), ("range_20", "macd", "ta.rsi"))

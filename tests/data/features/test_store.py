@@ -63,14 +63,16 @@ def counts(store: FeatureStore) -> tuple[int, int, int]:
 def test_a_table_from_a_cold_store_a_warm_one_and_none_are_the_same_bits(tmp_path: Path) -> None:
     candles = walk_candles()
     expected = compute_table(candles, EVERY)
-    cold, warm = FeatureStore(tmp_path), FeatureStore(tmp_path)
+    cold = FeatureStore(tmp_path)
+    warm = FeatureStore(tmp_path)
     assert_same(cold.table(candles, EVERY), expected)
     assert_same(warm.table(candles, EVERY), expected)
     assert (counts(cold), counts(warm)) == ((15, 0, 0), (0, 15, 0))
 
 
 def test_profiles_share_columns_and_nothing_is_computed_twice(tmp_path: Path) -> None:
-    candles, store = walk_candles(), FeatureStore(tmp_path)
+    candles = walk_candles()
+    store = FeatureStore(tmp_path)
     store.table(candles, ["close", "rsi", "macd"])
     assert counts(store) == (3, 0, 0)
     assert_same(store.table(candles, ["macd", "atr"]), compute_table(candles, ["macd", "atr"]))
@@ -81,7 +83,8 @@ def test_profiles_share_columns_and_nothing_is_computed_twice(tmp_path: Path) ->
 
 def test_a_table_from_the_folder_is_the_bytes_of_the_file_and_outlives_it(tmp_path: Path) -> None:
     # Rsi is added and the file replaced, then removed; the first table must keep what was checked.
-    candles, store = walk_candles(), FeatureStore(tmp_path)
+    candles = walk_candles()
+    store = FeatureStore(tmp_path)
     store.table(candles, ["close", "atr"])
     table = store.table(candles, ["close", "atr"])
     assert not any(table.column(name).flags.owndata for name in table.columns)
@@ -116,7 +119,8 @@ def test_any_parquet_reader_sees_what_the_store_reads(tmp_path: Path, num_rows: 
 
 
 def test_only_whole_files_are_left_behind(tmp_path: Path) -> None:
-    candles, store = walk_candles(), FeatureStore(tmp_path)
+    candles = walk_candles()
+    store = FeatureStore(tmp_path)
     store.table(candles, ["rsi"])
     store.table(candles, ["atr"])
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [store.path(candles)]
@@ -155,7 +159,8 @@ def moved(content: bytes, source: int, target: int) -> bytes:
 def test_a_damaged_file_is_never_used_but_replaced_and_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, damage, reason: str
 ) -> None:
-    candles, store = walk_candles(), FeatureStore(tmp_path)
+    candles = walk_candles()
+    store = FeatureStore(tmp_path)
     expected = store.table(candles, EVERY)
     path = store.path(candles)
     path.write_bytes(damage(path.read_bytes()))
@@ -170,7 +175,9 @@ def test_a_damaged_file_is_never_used_but_replaced_and_counted(
 
 
 def test_a_file_of_other_candles_under_this_name_is_never_used(tmp_path: Path) -> None:
-    candles, others, store = walk_candles(seed=1), walk_candles(seed=2), FeatureStore(tmp_path)
+    candles = walk_candles(seed=1)
+    others = walk_candles(seed=2)
+    store = FeatureStore(tmp_path)
     store.table(candles, EVERY)
     store.path(candles).rename(store.path(others))
     assert_same(store.table(others, EVERY), compute_table(others, EVERY))
@@ -180,7 +187,8 @@ def test_a_file_of_other_candles_under_this_name_is_never_used(tmp_path: Path) -
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
 def test_no_single_flipped_bit_changes_a_table(tmp_path: Path, place: float, bit: int) -> None:
-    candles, store = walk_candles(200), FeatureStore(tmp_path)
+    candles = walk_candles(200)
+    store = FeatureStore(tmp_path)
     store.table(candles, EVERY)
     content = bytearray(store.path(candles).read_bytes())
     content[int(place * len(content))] ^= 1 << bit
@@ -190,7 +198,8 @@ def test_no_single_flipped_bit_changes_a_table(tmp_path: Path, place: float, bit
 
 def test_a_column_whose_definition_has_changed_is_computed_anew(tmp_path: Path) -> None:
     # The file of an older version of the formula: whole, but with another digest beside rsi.
-    candles, older = walk_candles(), FeatureStore(tmp_path)
+    candles = walk_candles()
+    older = FeatureStore(tmp_path)
     older.table(candles, EVERY)
     path = older.path(candles)
     rewrite_index(path, lambda index: index["definitions"].update(rsi=ancestry("macd").digest))
@@ -200,7 +209,8 @@ def test_a_column_whose_definition_has_changed_is_computed_anew(tmp_path: Path) 
 
 
 def test_a_file_of_another_format_is_written_anew(tmp_path: Path) -> None:
-    candles, older = walk_candles(), FeatureStore(tmp_path)
+    candles = walk_candles()
+    older = FeatureStore(tmp_path)
     older.table(candles, EVERY)
     rewrite_index(older.path(candles), lambda index: index.update(v8_features_format=0))
     store = FeatureStore(tmp_path)
@@ -215,7 +225,8 @@ def rewrite_index(path: Path, change) -> None:
     index, length = json.JSONDecoder().raw_decode(content[start:].decode("latin-1"))
     change(index)
     body = json.dumps(index | {"checksum": "0" * 8}).encode().ljust(length)
-    before, after = content[:start] + body, content[start + length :]
+    before = content[:start] + body
+    after = content[start + length :]
     at = before.rfind(b"0" * 8, 0, before.find(b'"candles"', start))
     checksum = zlib.crc32(before[at + 8 :] + after, zlib.crc32(before[:at]))
     path.write_bytes(before[:at] + f"{checksum:08x}".encode() + before[at + 8 :] + after)
@@ -278,7 +289,8 @@ def test_candles_whose_past_was_revised_or_that_begin_later_go_on_from_nothing(t
 def test_a_damaged_file_of_the_first_candles_is_not_used(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    grown, older = walk_candles(310), FeatureStore(tmp_path)
+    grown = walk_candles(310)
+    older = FeatureStore(tmp_path)
     older.table(first_of(grown, 300), EVERY)
     path = older.path(first_of(grown, 300))
     content = path.read_bytes()
@@ -299,7 +311,8 @@ def test_a_damaged_file_of_the_first_candles_is_not_used(
 
 
 def test_a_column_whose_formula_changed_since_does_not_go_on(tmp_path: Path) -> None:
-    grown, older = walk_candles(310), FeatureStore(tmp_path)
+    grown = walk_candles(310)
+    older = FeatureStore(tmp_path)
     older.table(first_of(grown, 300), EVERY)
     path = older.path(first_of(grown, 300))
     rewrite_index(path, lambda index: index["definitions"].update(rsi=ancestry("macd").digest))
@@ -356,7 +369,8 @@ def test_the_folder_is_in_the_home_of_v8(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_where_candles_came_from_does_not_matter(tmp_path: Path) -> None:
-    candles, store = walk_candles(), FeatureStore(tmp_path)
+    candles = walk_candles()
+    store = FeatureStore(tmp_path)
     store.table(candles, EVERY)
     store.table(replace(candles, source="files"), EVERY)
     assert counts(store) == (15, 15, 0)

@@ -152,7 +152,8 @@ def test_the_digest_follows_candles_and_columns() -> None:
 
 
 def test_arrays_of_another_shape_are_refused() -> None:
-    times, rows = np.arange(3, dtype=np.int64), np.ones(3, np.float32)
+    times = np.arange(3, dtype=np.int64)
+    rows = np.ones(3, np.float32)
     columns = {"close": (rows,), "rsi": (rows[:1], rows[:1])}
     with pytest.raises(
         DataError, match=r"shape of the open times, \(3,\); got \(2,\) in rsi, segment\. Give one value"

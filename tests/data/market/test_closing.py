@@ -13,7 +13,8 @@ from v8.base.errors import DataError
 from v8.data.market.checks import check_candles, closed_hours
 from v8.data.market.series import WEEK_S, Series
 
-DAY_S, HOUR_S = 86_400, 3_600
+DAY_S = 86_400
+HOUR_S = 3_600
 MONDAY_S = 1_704_067_200
 """2024-01-01T00:00:00Z."""
 

@@ -17,7 +17,8 @@ from v8.data.market.sources.source import CandleSource, CutOffSource, open_sourc
 from v8.profile.indicators import covariate_inputs
 from v8.profile.profile import TableSettings
 
-ETH, BTC = Series("ETHUSDT", "15m"), Series("BTCUSDT", "15m")
+ETH = Series("ETHUSDT", "15m")
+BTC = Series("BTCUSDT", "15m")
 NAMES = ("close", "BTCUSDT.close")
 DEMO = open_source("demo")
 NEWEST_S = int(DEMO.candles(ETH, 1).open_time_s[0])
@@ -34,7 +35,8 @@ def files(tmp_path: Path) -> CandleSource:
 
 def test_a_bar_that_another_series_lacks_is_left_out_and_counted(files: CandleSource) -> None:
     found = Companions(covariate_inputs(NAMES)).candles(files, ETH, 100)
-    own, other = files.candles(ETH, 200), files.candles(BTC, 200)
+    own = files.candles(ETH, 200)
+    other = files.candles(BTC, 200)
     shared = np.intersect1d(own.open_time_s, other.open_time_s)
     # A hundred candles up to the newest that both have, without the one between that is missing.
     assert found.open_time_s.tolist() == shared[-99:].tolist()
@@ -110,7 +112,8 @@ def test_what_is_given_and_never_read_is_a_slip_of_the_pen() -> None:
 
 
 def test_too_short_a_neighbour_is_told_as_what_lacks() -> None:
-    names, short = ("close", "BTCUSDT.range_240"), DEMO.candles(BTC, 50)
+    names = ("close", "BTCUSDT.range_240")
+    short = DEMO.candles(BTC, 50)
     joined = Companions(covariate_inputs(names), in_memory={"BTCUSDT": short}).joined(DEMO.candles(ETH, 300))
     with pytest.raises(DataError, match=r"got 50 candles, at most 50 .*; 250 bars lack BTCUSDT-15m"):
         compute_table(joined, names)

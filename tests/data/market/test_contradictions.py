@@ -82,7 +82,8 @@ def test_a_column_that_tells_a_series_tells_that_of_the_candles(
     frame: pd.DataFrame, tmp_path: Path, name: str, value: Any, is_own: bool
 ) -> None:
     told = frame.assign(**{name: value})
-    csv, parquet = tmp_path / "csv", tmp_path / "parquet"
+    csv = tmp_path / "csv"
+    parquet = tmp_path / "parquet"
     for folder in (csv, parquet):
         folder.mkdir()
     told.to_csv(csv / "BTCUSDT-1h.csv", index=False)

@@ -118,7 +118,8 @@ def test_windows_weigh_what_their_series_says(
     profile = make_ranged_profile()
     fleet = [make_data(profile), make_data(profile, series="ETHUSDT-1h", num_bars=900)]
     indices = batched_indices([data.anchors["validation"] for data in fleet], 32)
-    is_real, rows = indices >= 0, np.where(indices < 0, -1 - indices, indices)
+    is_real = indices >= 0
+    rows = np.where(indices < 0, -1 - indices, indices)
     expected = (
         np.stack([data.weight_N[rows[..., model]] for model, data in enumerate(fleet)], axis=-1) * is_real
     )

@@ -35,7 +35,8 @@ def fit_by_hand(make_profile: Callable[..., Profile], loss: str) -> Scaling:
     bars = 900 * np.arange(3), runs, np.zeros(3, np.int32)
     span = Span(FeatureTable(Series.parse("BTCUSDT-15m"), *bars, "made"), profile, np.arange(3))
     actual = np.array([[[100.0, 102, 99, 101]], [[100.0, 102, 94, 104]], [[100.0, 120, 100, 90]]])
-    ranges, rolled = np.array([0.01, 0.02, 0.05]), np.full((3, 1, 4), 100.0)
+    ranges = np.array([0.01, 0.02, 0.05])
+    rolled = np.full((3, 1, 4), 100.0)
     closes = np.full((3, 20), 100.0)
     vars(span).update(
         actual={"ohlc": actual}, history_close=closes, naive={"ohlc": rolled}, recent_range=ranges

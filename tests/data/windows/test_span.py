@@ -42,7 +42,8 @@ def span_of(make_profile: Callable[..., Profile]) -> SpanMaker:
 
 def _bars(closes: list[float], ratios: list[float]) -> np.ndarray:
     """Bars that open at their close; high over low is the ratio given."""
-    close, ratio = np.array(closes), np.array(ratios)
+    close = np.array(closes)
+    ratio = np.array(ratios)
     return np.stack([close, close * np.sqrt(ratio), close / np.sqrt(ratio), close], axis=1)
 
 
@@ -56,7 +57,8 @@ def test_the_variance_of_a_range_is_pi_over_8_of_its_mean_squared(span_of: SpanM
 def test_a_random_walk_s_variance_is_found_from_its_ranges(span_of: SpanMaker) -> None:
     rng = np.random.default_rng(2)
     paths = np.cumsum(rng.normal(0, 1e-3, (4_000, 400)), axis=1)
-    top, bottom = np.maximum(paths.max(axis=1), 0), np.minimum(paths.min(axis=1), 0)
+    top = np.maximum(paths.max(axis=1), 0)
+    bottom = np.minimum(paths.min(axis=1), 0)
     ohlc = np.exp(np.stack([top * 0, top, bottom, paths[:, -1]], axis=1))
     variance = span_of(ohlc).range_variance(4_000)[-1]
     # 400 steps of 1e-6; steps miss the extremes between them, about 5 % of the variance.
@@ -80,7 +82,8 @@ def test_the_weighted_variance_follows_riskmetrics_and_leaves_out_holes(span_of:
 def test_what_is_known_at_some_windows_is_what_is_known_at_them_among_all(span_of: SpanMaker) -> None:
     rng = np.random.default_rng(5)
     ohlc = _bars(list(np.exp(rng.normal(0, 0.1, 60))), list(np.exp(rng.uniform(0, 0.1, 60))))
-    every, some = span_of(ohlc), span_of(ohlc, rows=[25, 26, 40])
+    every = span_of(ohlc)
+    some = span_of(ohlc, rows=[25, 26, 40])
     assert (len(every), len(some)) == (60, 3)
     np.testing.assert_array_equal(some.range_variance(5), every.range_variance(5)[[25, 26, 40]])
     np.testing.assert_array_equal(some.ewma_variance, every.ewma_variance[[25, 26, 40]])
@@ -128,7 +131,8 @@ def test_raw_windows_hold_the_features_of_the_rows_up_to_their_anchor(
 ) -> None:
     data = make_data(make_profile())
     span = Span(data.table, data.profile, data.anchors["test"][:4])
-    windows, last = span.raw_windows(), int(span.anchors[3])
+    windows = span.raw_windows()
+    last = int(span.anchors[3])
     assert (windows.shape, windows.dtype) == ((4, 20, len(data.profile.features)), np.dtype(np.float32))
     expected = data.table.select(data.profile.features)[last - 19 : last + 1]
     np.testing.assert_array_equal(windows[3], expected)

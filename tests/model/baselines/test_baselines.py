@@ -22,7 +22,8 @@ EVERY = [
 
 def _rolled_by_pandas(closes: np.ndarray, horizon_bars: int) -> dict[str, np.ndarray]:
     """Append the last close `horizon_bars` times and let pandas roll: slow, and written independently."""
-    bands, volatility = [], []
+    bands = []
+    volatility = []
     for window in closes:
         path = pd.Series(np.concatenate([window, np.full(horizon_bars, window[-1])]))
         mean = path.rolling(20).mean().to_numpy()[-horizon_bars:]
@@ -165,7 +166,8 @@ def test_drift_goes_on_as_the_train_span_went(make_market_span) -> None:
     path = series.test.history_close[:, -1:] * np.exp(drift * np.array([1, 2, 3]))
     np.testing.assert_allclose(made["ohlc"], np.repeat(path[:, :, None], 4, axis=2), rtol=1e-12)
     rolled = pd.Series(np.concatenate([series.test.history_close[5], path[5]])).rolling(20)
-    mean, std = rolled.mean().to_numpy()[-3:], rolled.std().to_numpy()[-3:]
+    mean = rolled.mean().to_numpy()[-3:]
+    std = rolled.std().to_numpy()[-3:]
     np.testing.assert_allclose(made["bands"][5], np.stack([mean + 2 * std, mean - 2 * std], axis=1))
     np.testing.assert_allclose(made["volatility"][5, :, 0], std / mean)
 
@@ -173,7 +175,9 @@ def test_drift_goes_on_as_the_train_span_went(make_market_span) -> None:
 @pytest.mark.parametrize("name", EVERY[4:])
 def test_what_knows_the_range_errs_less_than_naive_on_a_random_walk(make_market_span, name: str) -> None:
     series = make_market_span(num_train=3_000, num_windows=1_500, horizon_bars=10, seed=3)
-    naive, made, actual = series.forecast(NAIVE), series.forecast(name), series.test.actual
+    naive = series.forecast(NAIVE)
+    made = series.forecast(name)
+    actual = series.test.actual
     # Real coins give 0.97, 0.88 and 0.86 (median of 40 series).
     for task, limit in (("ohlc", 0.99), ("bands", 0.9), ("volatility", 0.88)):
         error, of_naive = (np.abs(each[task] - actual[task]).mean() for each in (made, naive))

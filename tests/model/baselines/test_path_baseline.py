@@ -13,7 +13,8 @@ from v8.profile.columns import RANGE_BARS
 
 def _terms(span: Span) -> np.ndarray:
     """A constant and the log of the usual move over each horizon, bar by bar."""
-    high, low = span.table.column("high"), span.table.column("low")
+    high = span.table.column("high")
+    low = span.table.column("low")
     rows = []
     for row in span.anchors:
         ranges = np.log(high / low)[: row + 1]
@@ -23,7 +24,9 @@ def _terms(span: Span) -> np.ndarray:
 
 def test_medians_are_those_of_a_loop_over_every_path(make_market_span) -> None:
     series = make_market_span(num_train=120, num_windows=6, horizon_bars=3)
-    train, test, actual = series.train, series.test, series.train.actual["ohlc"]
+    train = series.train
+    test = series.test
+    actual = series.train.actual["ohlc"]
     asked = np.log(actual[:, :, 1] / actual[:, :, 2])
     coefficients = np.linalg.lstsq(_terms(train), np.log(asked), rcond=None)[0]
     before = np.concatenate([train.last_close[:, None], actual[:, :-1, 3]], axis=1)
@@ -55,7 +58,8 @@ def test_medians_are_those_of_a_loop_over_every_path(make_market_span) -> None:
 
 def test_many_windows_are_forecast_as_each_is_alone(make_market_span) -> None:
     series = make_market_span(num_windows=70)
-    test, forecast = series.test, fit_range_paths(series.train, series.scaling)
+    test = series.test
+    forecast = fit_range_paths(series.train, series.scaling)
     together = forecast(test)
     for place in (0, 31, 32, 69):
         alone = forecast(Span(test.table, test.profile, test.anchors[place : place + 1]))
@@ -68,7 +72,8 @@ def test_nothing_is_said_about_the_way(make_market_span) -> None:
     flat = series.told(history_close=np.full_like(series.test.history_close, 7.0))
     made = flat.forecast("range_paths")
     # All known closes are 7, so only the paths move; a path and its mirror image weigh alike.
-    up, down = made["bands"][:, :, 0] / 7 - 1, 1 - made["bands"][:, :, 1] / 7
+    up = made["bands"][:, :, 0] / 7 - 1
+    down = 1 - made["bands"][:, :, 1] / 7
     np.testing.assert_allclose(up, down, rtol=0.02)
     assert (np.diff(made["volatility"][:, :, 0], axis=1) > 0).all()  # more of the path in the window
 

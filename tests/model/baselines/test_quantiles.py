@@ -15,7 +15,8 @@ LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 @given(st.lists(st.floats(-9, 9), min_size=1, max_size=40))
 def test_no_number_is_nearer_to_all_values_than_their_weighted_median(values: list[float]) -> None:
-    points, weights = np.array(values), np.arange(1.0, len(values) + 1)
+    points = np.array(values)
+    weights = np.arange(1.0, len(values) + 1)
     found = weighted_median(points, weights)
 
     def loss(guess: float) -> float:
@@ -26,10 +27,12 @@ def test_no_number_is_nearer_to_all_values_than_their_weighted_median(values: li
 
 def test_stretched_quantiles_hold_their_share_of_later_windows_however_far_they_lay_off() -> None:
     """Truth is Student's t about the median; the forecast believes in half of its spread."""
-    rng, num = np.random.default_rng(1), 60_000
+    rng = np.random.default_rng(1)
+    num = 60_000
     units = rng.uniform(0.5, 2.0, (num, 1, 1))
     distances = np.array([-1.0, -0.4, 0.4, 1.0])[:, None] * units[..., None]
-    points, actual = {"ohlc": np.zeros((num, 1, 1))}, {"ohlc": units * rng.standard_t(4, (num, 1, 1))}
+    points = {"ohlc": np.zeros((num, 1, 1))}
+    actual = {"ohlc": units * rng.standard_t(4, (num, 1, 1))}
     (widths_HLC,) = conformal_widths(LEVELS, actual, points, {"ohlc": distances}).values()
     later_units = rng.uniform(0.5, 2.0, (num, 1, 1))
     later = later_units * rng.standard_t(4, (num, 1, 1))
@@ -39,7 +42,8 @@ def test_stretched_quantiles_hold_their_share_of_later_windows_however_far_they_
 
 
 def test_a_move_found_in_few_windows_is_kept_in_part() -> None:
-    actual, points = {"ohlc": np.full((100, 10, 4), 2.0)}, {"ohlc": np.zeros((100, 10, 4))}
+    actual = {"ohlc": np.full((100, 10, 4), 2.0)}
+    points = {"ohlc": np.zeros((100, 10, 4))}
     distances = {"ohlc": np.ones((100, 10, 2, 4)) * np.array([-1.0, 1.0])[:, None]}
     (widths,) = conformal_widths((0.1, 0.5, 0.9), actual, points, distances).values()
     # Ten windows that do not overlap, and 200 in doubt: of one unit more, and of three fewer.

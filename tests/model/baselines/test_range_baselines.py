@@ -21,7 +21,8 @@ def _deviations(span: Span) -> np.ndarray:
 
 def _ranged(span: Span, variance: np.ndarray, constant: float) -> dict[str, np.ndarray]:
     """The actual values of a market in which every deviation is what the formula says, high up, low down."""
-    last, before = span.last_close[:, None], _deviations(span)
+    last = span.last_close[:, None]
+    before = _deviations(span)
     grown = np.sqrt(before**2 + constant * variance[:, None] * future_weights(span.horizon_bars)) - before
     reach = np.repeat(np.sqrt(variance)[:, None], span.horizon_bars, axis=1)
     ohlc = np.stack([0 * reach, 1.5 * reach, -0.5 * reach, 0 * reach], axis=2)

@@ -56,7 +56,8 @@ def test_what_does_not_know_the_level_goes_back_to_that_of_the_train_span_by_hal
     terms_WL = np.concatenate([np.ones((200, 1)), drawn_WL[:, 1:]], axis=1)
     actual_L1 = np.array([[-2.0], [0.1], [0.2], [0.3], [0.5]])  # a constant, three ranges, a wave
     logs_W1 = terms_WL @ actual_L1
-    knowing, other = RangeTerms((1, 5), (240,), ("day_sin_1",)), RangeTerms((1, 5, 20), (), ("day_sin_1",))
+    knowing = RangeTerms((1, 5), (240,), ("day_sin_1",))
+    other = RangeTerms((1, 5, 20), (), ("day_sin_1",))
     np.testing.assert_allclose(fit_log_ranges(terms_WL, logs_W1, knowing), actual_L1)
     half_L1 = fit_log_ranges(terms_WL, logs_W1, other)
     # Least squares says .6 of a move of all ranges lasts; what knows no level says that all of it does.
@@ -84,7 +85,8 @@ def test_formulas_are_nearer_than_naive(data: SeriesData, ensemble: RangeFormula
 def test_half_of_the_paths_say_to_the_bit_what_they_and_their_mirror_images_say(
     data: SeriesData, ensemble: RangeFormula, dtype: type
 ) -> None:
-    train, test = data.spans["train"], data.spans["test"]
+    train = data.spans["train"]
+    test = data.spans["test"]
     chosen = np.arange(0, len(train), 3)
     resampled_PHC = resampled_bars(train, ensemble.ranges(train), chosen).astype(dtype)
     moved = np.moveaxis(resampled_PHC, 0, -1) * ensemble.ranges(test)[:, :, None, None].astype(dtype)
@@ -168,7 +170,8 @@ def test_what_loses_to_one_of_its_members_leaves_the_word_to_that_one(
 def test_a_fold_that_the_train_span_does_not_hold_four_times_is_not_fitted() -> None:
     """3,000 bars of 1m hold a day twice: fitted to it, the volatility error was 20 times the naive one."""
     data = frontier_data("ETHUSDT-1m", 3_000)
-    train, span = data.spans["train"], data.spans["test"]
+    train = data.spans["train"]
+    span = data.spans["test"]
     ensemble = fit_ensemble(train)
     num_ranges = range_terms(data.profile).num_ranges
     np.testing.assert_array_equal(ensemble.path_LH[1 + num_ranges :], 0.0)
@@ -181,7 +184,8 @@ def test_a_fold_that_the_train_span_does_not_hold_four_times_is_not_fitted() -> 
 def test_waves_that_the_train_span_holds_are_fitted_as_ever() -> None:
     """Of 3,000 bars of 15m the train span holds 19 days, thus no four weeks; of 1h it holds 80 days."""
     known = range_terms(load_profile("frontier"))
-    day, week = slice(1 + known.num_ranges, 7 + known.num_ranges), slice(7 + known.num_ranges, None)
+    day = slice(1 + known.num_ranges, 7 + known.num_ranges)
+    week = slice(7 + known.num_ranges, None)
     path_LH = fit_ensemble(frontier_data("ETHUSDT-15m", 3_000).spans["train"]).path_LH
     assert (path_LH[day] != 0).all()
     np.testing.assert_array_equal(path_LH[week], 0.0)
@@ -202,7 +206,8 @@ def test_the_level_is_known_to_what_the_shipped_profile_of_ranges_reads() -> Non
 
 def _until(data: SeriesData, last_row: int) -> FeatureTable:
     """Return the table with other candles after a row."""
-    table, changed = data.table, dict(data.table.chunks)
+    table = data.table
+    changed = dict(data.table.chunks)
     for name, factor in {"open": 1.5, "high": 1.7, "low": 1.4, "close": 1.5}.items():
         column = table.column(name).copy()
         column[last_row + 1 :] *= factor

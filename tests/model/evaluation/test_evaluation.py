@@ -101,7 +101,8 @@ def with_naive_test(evaluation: Evaluation, multiple: float, standard_error: flo
         mean_difference=(multiple - 1) * naive.overall,
         standard_error=standard_error and standard_error * naive.overall,
     )
-    errors, significance = {**evaluated.errors, "model": model}, {"naive": test}
+    errors = {**evaluated.errors, "model": model}
+    significance = {"naive": test}
     ohlc = replace(evaluated, errors=errors, significance={**evaluated.significance, **significance})
     others = {task: one for task, one in evaluation.tasks.items() if task != "ohlc"}
     others = {
@@ -200,9 +201,11 @@ def test_g8_prices_a_thousand_times_higher_change_price_errors_only(make_span) -
         return {task: values if task == "volatility" else values * 1000 for task, values in arrays.items()}
 
     dearer = made.told(actual=dear(made.test.actual), history_close=made.test.history_close * 1000)
-    before, after = evaluate(made), evaluate(replace(dearer, model=dear(made.model)))
+    before = evaluate(made)
+    after = evaluate(replace(dearer, model=dear(made.model)))
     for task in ("ohlc", "bands"):
-        cheap, costly = before.errors[task]["model"], after.errors[task]["model"]
+        cheap = before.errors[task]["model"]
+        costly = after.errors[task]["model"]
         assert costly.mae_price.overall == pytest.approx(cheap.mae_price.overall * 1000)
         assert costly.mae_return.overall == pytest.approx(cheap.mae_return.overall)
         assert after.against(task).skill == pytest.approx(before.against(task).skill)

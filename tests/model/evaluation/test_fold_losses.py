@@ -46,7 +46,9 @@ def test_what_training_has_seen_more_than_now_and_then_is_no_break() -> None:
 
 def test_many_later_days_have_a_wilder_wildest_one_without_any_change() -> None:
     draws = np.random.default_rng(5).gamma(4.0, size=400)
-    trained, few, many = days(*draws[:200]), days(*draws[200:220]), days(*draws[200:])
+    trained = days(*draws[:200])
+    few = days(*draws[200:220])
+    many = days(*draws[200:])
     assert volatility_shock(trained, many, DAY) < BREAK_FACTOR
     assert abs(volatility_shock(trained, many, DAY) - volatility_shock(trained, few, DAY)) < 0.5
 

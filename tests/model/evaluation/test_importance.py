@@ -24,7 +24,8 @@ def span(make_ranged_profile: Callable[..., Profile], make_data: Callable[..., S
 def reading(span: Span, column: str) -> Callable[[NDArray[np.float32]], Any]:
     """Return a model that reads one input: the newest one widens a candle about the last close."""
     names = span.profile.features
-    place, close = names.index(column), names.index("close")
+    place = names.index(column)
+    close = names.index("close")
 
     def forecast(windows_WTF: NDArray[np.float32]) -> Any:
         last_W, read_W = (windows_WTF[:, -1, each].astype(np.float64) for each in (close, place))

@@ -42,7 +42,8 @@ def test_errors_of_two_windows_are_those_worked_out_by_hand(make_candles) -> Non
 
 def test_means_over_columns_and_over_all_follow_the_kind_of_error() -> None:
     cells = ((3.0, 0.0), (4.0, 1.0))
-    absolute, squared = ErrorGrid(cells), SquaredErrorGrid(cells)
+    absolute = ErrorGrid(cells)
+    squared = SquaredErrorGrid(cells)
     assert absolute.by_step == (1.5, 2.5)
     assert absolute.overall == 2.0
     # Root mean squares: sqrt((9 + 0) / 2), sqrt((16 + 1) / 2), sqrt(26 / 4).

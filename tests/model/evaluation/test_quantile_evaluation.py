@@ -40,7 +40,8 @@ def test_quantiles_of_a_baseline_ascend_about_its_point_forecast(name: str, data
 
 
 def test_errors_are_those_of_the_plain_formula(data: SeriesData) -> None:
-    test, forecast = data.spans["test"], made_by("naive", data)["bands"]
+    test = data.spans["test"]
+    forecast = made_by("naive", data)["bands"]
     errors, losses = measure_quantiles(test, "bands", forecast, LEVELS)
     by_hand = []
     for place, level in enumerate(LEVELS):
@@ -61,7 +62,8 @@ def test_the_crps_of_a_forecast_without_spread_is_its_mean_absolute_error(data: 
 
 
 def test_true_quantiles_hold_what_they_promise(data: SeriesData, monkeypatch: pytest.MonkeyPatch) -> None:
-    test, rng = data.spans["test"], np.random.default_rng(3)
+    test = data.spans["test"]
+    rng = np.random.default_rng(3)
     spread = np.quantile(rng.standard_t(4, 100_000), LEVELS)[:, None]
     actual = {"volatility": rng.standard_t(4, (len(test), 3, 1))}
     monkeypatch.setitem(vars(test), "actual", actual)

@@ -31,7 +31,8 @@ def test_a_newest_row_network_costs_the_same_whatever_it_looks_back(
 
 def products_of(operation: Any, node: Any) -> int:
     """Count the multiplications of one call of a layer or operation that are part of a matrix product."""
-    inputs, output = node.input_tensors, node.outputs[0].shape
+    inputs = node.input_tensors
+    output = node.outputs[0].shape
     if isinstance(operation, keras.layers.Dense):
         return prod(output[1:]) * operation.kernel.shape[0]
     if isinstance(operation, keras.layers.EinsumDense):
@@ -44,7 +45,8 @@ def products_of(operation: Any, node: Any) -> int:
     if isinstance(operation, keras.layers.GRUCell | keras.layers.LSTMCell):
         return sum(prod(one.shape) for one in operation.weights[:2])
     if isinstance(operation, keras.layers.AdditiveAttention):
-        queries, keys = inputs[0].shape, inputs[1].shape
+        queries = inputs[0].shape
+        keys = inputs[1].shape
         return 2 * queries[1] * keys[1] * keys[2]
     if type(operation).__name__ == "Matmul":
         return prod(output[1:]) * inputs[0].shape[-1]

@@ -52,7 +52,8 @@ def test_it_forecasts_what_the_baseline_does(series: list[SeriesData], fitted: l
 def test_plain_keras_loads_its_file_and_finds_nothing_but_stock_parts(
     series: list[SeriesData], fitted: list[FormulaModel], tmp_path: Path
 ) -> None:
-    windows, file = series[0].spans["test"].raw_windows(), tmp_path / "model.keras"
+    windows = series[0].spans["test"].raw_windows()
+    file = tmp_path / "model.keras"
     wanted = fitted[0].forecast_all(windows).points
     fitted[1].forecast_all(windows)
     fitted[0].save(file)

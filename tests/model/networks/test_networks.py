@@ -70,7 +70,8 @@ def test_a_newest_row_network_reads_the_newest_row_and_nothing_else(
     for weight in network.trainable_variables:
         weight.assign(np.random.default_rng(2).normal(size=weight.shape))
     window = np.random.default_rng(1).normal(size=(1, 20, 12)).astype(np.float32)
-    earlier, newest = window.copy(), window.copy()
+    earlier = window.copy()
+    newest = window.copy()
     earlier[:, :-1] += 1
     newest[:, -1] += 1
     said, same, other = (np.asarray(network(each)["ohlc"]) for each in (window, earlier, newest))

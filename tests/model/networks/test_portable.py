@@ -40,7 +40,8 @@ def test_the_file_of_a_shipped_profile_holds_what_keras_3_10_knows_and_every_wei
     data = make_data(load_profile(name), num_bars=1_500)
     network = build_network(data.profile, seed=1)
     weights = [weight.numpy() for weight in network.trainable_variables]
-    graph, file = ServingGraph(data.profile, data.scaling, network), tmp_path / "model.keras"
+    graph = ServingGraph(data.profile, data.scaling, network)
+    file = tmp_path / "model.keras"
     ServingModel(graph, data.scaling, weights).save(file)
     assert unknown_keys(file) == []
     check_keras_file(file)

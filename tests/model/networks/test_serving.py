@@ -74,7 +74,8 @@ def test_ranged_prices_are_the_naive_ones_moved_by_recent_ranges(
     windows = span.raw_windows()
     served = build_serving(data.profile, data.scaling, network)[0](windows)
     scaled = network(next(FleetWindows([data]).span_batches("test", 32)).x_BMTF[:, 0])
-    reference, last = span.naive, windows[:, -1, 3].astype(np.float64)
+    reference = span.naive
+    last = windows[:, -1, 3].astype(np.float64)
     range_W = windows[:, -1, data.profile.features.index("recent_range")].astype(np.float64)
     assert (range_W > data.scaling.range_floor).all()
     moved = {
@@ -116,12 +117,14 @@ def test_an_untrained_ranged_model_moves_the_naive_prices_by_a_constant_number_o
     data = make_data(make_ranged_profile())
     start = {task.task: task.start for task in data.scaling.tasks}
     serving = build_serving(data.profile, data.scaling, build_network(data.profile, seed=1, start=start))[0]
-    span, place = data.spans["test"], data.profile.features.index("recent_range")
+    span = data.spans["test"]
+    place = data.profile.features.index("recent_range")
     windows = span.raw_windows()
     windows[0, -1, place] = 0.0  # a dead market: its range is raised to the floor
     range_W = np.maximum(windows[:, -1, place].astype(np.float64), data.scaling.range_floor)
     assert range_W[0] == data.scaling.range_floor
-    reference, last = span.naive, windows[:, -1, 3]
+    reference = span.naive
+    last = windows[:, -1, 3]
     expected = {}
     for task in data.profile.tasks:
         constants = data.scaling.task(task)
@@ -192,7 +195,8 @@ def test_a_serving_model_forecasts_what_the_graph_built_for_its_series_does(
     profile = make_profile()
     first, second = (make_data(profile, series=name) for name in ("BTCUSDT-15m", "PEPEUSDT-15m"))
     graph = ServingGraph(profile, first.scaling, build_network(profile, seed=0))
-    weights, windows = drawn_weights(graph.network, 1), first_windows(second, 16).raw_windows()
+    weights = drawn_weights(graph.network, 1)
+    windows = first_windows(second, 16).raw_windows()
     made = ServingModel(graph, second.scaling, weights).forecast_all(windows).points
     network = build_network(profile, seed=7)
     for variable, weight in zip(network.trainable_variables, weights, strict=True):
@@ -224,7 +228,8 @@ def test_a_serving_model_refuses_to_be_used_once_its_graph_holds_another_series(
     older = ServingModel(graph, first.scaling, drawn_weights(graph.network, 1))
     use(older, first, tmp_path)
     newer = ServingModel(graph, second.scaling, drawn_weights(graph.network, 2))
-    held, files = graph.model.get_weights(), {path: path.read_bytes() for path in tmp_path.iterdir()}
+    held = graph.model.get_weights()
+    files = {path: path.read_bytes() for path in tmp_path.iterdir()}
     with pytest.raises(RuntimeError, match="its graph holds another series now; save it before the next"):
         use(older, first, tmp_path)
     for one, other in zip(graph.model.get_weights(), held, strict=True):

@@ -92,10 +92,12 @@ def test_quantiles_leave_the_point_forecast_where_it_is(
     data: SeriesData, make_ranged_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
 ) -> None:
     plain = make_data(make_ranged_profile())
-    network, other = started(plain), started(data)
+    network = started(plain)
+    other = started(data)
     for weight in network.weights:
         weight.assign(next(one for one in other.weights if one.path == weight.path))
-    windows, points = plain.spans["test"].raw_windows()[:64], []
+    windows = plain.spans["test"].raw_windows()[:64]
+    points = []
     for one, of in ((plain, network), (data, other)):
         weights = [np.asarray(weight) for weight in of.trainable_variables]
         model = ServingModel(
@@ -126,9 +128,11 @@ def test_beside_an_uncalibrated_network_paths_say_the_quantiles_alone(data: Seri
     network = started(data)
     weights = [np.asarray(weight) for weight in network.trainable_variables]
     model = ServingModel(ServingGraph(data.profile, data.scaling, network), data.scaling, weights)
-    span, before = data.spans["test"], model.forecast_all(data.spans["test"].raw_windows()).points
+    span = data.spans["test"]
+    before = model.forecast_all(data.spans["test"].raw_windows()).points
     assert calibrate(model, data) is None
-    evaluated, published = model.forecast_span(span), model.forecast_all(span.raw_windows())
+    evaluated = model.forecast_span(span)
+    published = model.forecast_all(span.raw_windows())
     assert_same_forecasts(evaluated.quantiles, published.quantiles, span.last_close)
     for task, points in before.items():
         np.testing.assert_array_equal(evaluated.points[task], points)
@@ -143,7 +147,8 @@ def test_an_ensemble_has_the_quantiles_of_its_paths(
     data = make_data(make_profile("dense_newest", calibration="ensemble", quantiles=LEVELS))
     graph = ServingGraph(data.profile, data.scaling, started(data))
     weights = [np.asarray(weight) for weight in graph.network.trainable_variables]
-    model, windows = ServingModel(graph, data.scaling, weights), data.spans["test"].raw_windows()
+    model = ServingModel(graph, data.scaling, weights)
+    windows = data.spans["test"].raw_windows()
     calibrate(model, data)
     factors = {
         task: np.full((3, 3, len(TASKS[task].columns)), [[1.5], [1.0], [0.5]]) for task in data.profile.tasks
@@ -170,7 +175,8 @@ def test_a_calibrated_ensemble_holds_its_shares_of_the_validation_windows(
 ) -> None:
     monkeypatch.setattr("v8.model.baselines.ranges.HALF_TRUST_WINDOWS", 0)
     data = make_data(make_profile("dense_newest", calibration="ensemble", quantiles=LEVELS))
-    graph, span = ServingGraph(data.profile, data.scaling, started(data)), data.spans["validation"]
+    graph = ServingGraph(data.profile, data.scaling, started(data))
+    span = data.spans["validation"]
     weights = [np.asarray(weight) for weight in graph.network.trainable_variables]
     model = ServingModel(graph, data.scaling, weights)
     calibrate(model, data)

@@ -21,7 +21,10 @@ from v8.model.training.step import _compiled
 pytestmark = pytest.mark.tf
 
 L = keras.layers
-NUM_MODELS, BATCH, STEPS, CHANNELS = 3, 5, 7, 6
+NUM_MODELS = 3
+BATCH = 5
+STEPS = 7
+CHANNELS = 6
 KINDS = {
     "lstm": lambda: L.LSTM(4),
     "lstm sequences": lambda: L.LSTM(4, return_sequences=True),
@@ -72,10 +75,8 @@ def network(kind):
         return keras.Model(x, L.Concatenate()([L.GlobalAveragePooling1D()(y[0]), *y[1:]]))
     if kind in ("lstm cell", "gru cell"):
         cell, num_states = (L.LSTMCell(6), 2) if kind == "lstm cell" else (L.GRUCell(6), 1)
-        y, states = (
-            ops.take(x, 0, axis=-2),
-            [ops.take(x, number + 1, axis=-2) for number in range(num_states)],
-        )
+        y = ops.take(x, 0, axis=-2)
+        states = [ops.take(x, number + 1, axis=-2) for number in range(num_states)]
         for _ in range(2):  # the second step shares the weights of the first
             y, states = cell(y, states)
         return keras.Model(x, ops.concatenate([y, *states], axis=-1))

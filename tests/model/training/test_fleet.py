@@ -170,7 +170,8 @@ def test_the_members_of_the_trial_end_at_different_epochs_for_different_reasons(
 def test_a_member_does_not_depend_on_its_fleet(
     series: list[SeriesData], trainer: Trainer, fleet: dict[int, TrainingResult | DivergedError]
 ) -> None:
-    alone, together = fit(trainer, series[1], seed=11), fleet[1]
+    alone = fit(trainer, series[1], seed=11)
+    together = fleet[1]
     assert isinstance(together, TrainingResult)
     assert alone.best_epoch == together.best_epoch
     for one, other in zip(alone.weights, together.weights, strict=True):
@@ -190,7 +191,8 @@ def test_a_member_that_diverges_stops_with_a_reason_and_the_others_go_on(
     assert isinstance(results[1], DivergedError)
     assert str(results[1]).startswith("ETHUSDT-15m: the training loss must be a finite number; got nan")
     for place in (0, 2):
-        healthy, same = fleet[place], results[place]
+        healthy = fleet[place]
+        same = results[place]
         assert isinstance(healthy, TrainingResult)
         assert isinstance(same, TrainingResult)
         for one, other in zip(healthy.weights, same.weights, strict=True):
@@ -215,7 +217,8 @@ def weighted_losses(data: SeriesData, seed: int, *, is_eager: bool = False) -> l
         loss_weights={task: settings.weight for task, settings in data.profile.tasks.items()},
         run_eagerly=is_eager,
     )
-    windows, losses = FleetWindows([data]), []
+    windows = FleetWindows([data])
+    losses = []
     (validation,) = windows.span_batches("validation", data.num_windows("validation"))
     for epoch in range(1, training.epochs + 1):
         for batch in windows.training_batches([seed], first_epochs=[epoch], num_epochs=1):

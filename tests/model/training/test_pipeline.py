@@ -59,7 +59,8 @@ def test_no_thread_of_the_pipeline_is_tuned_or_shared(windows: FleetWindows) -> 
 
 @pytest.mark.tf
 def test_windows_cut_by_a_compiled_program_have_the_bits_of_numpy_s(windows: FleetWindows) -> None:
-    tables, host = on_device(windows), windows.tables()
+    tables = on_device(windows)
+    host = windows.tables()
 
     @tf.function(jit_compile=True)
     def compiled(indices_BM: tf.Tensor) -> list[tf.Tensor]:

@@ -68,7 +68,8 @@ def test_a_network_that_is_its_own_short_one_is_compiled_once(make_profile: Call
 @pytest.mark.tf
 def test_the_rate_counts_repetitions_and_leaves_out_a_slow_moment() -> None:
     # Three stretches of one repetition take 0.5, 2.0 and 0.5 s: median 2 a second, mean 1.5.
-    durations, now = iter([0.5, 2.0, 0.5]), [0.0]
+    durations = iter([0.5, 2.0, 0.5])
+    now = [0.0]
 
     def work(num_repetitions: int) -> None:
         now[0] += num_repetitions * next(durations)
@@ -78,7 +79,8 @@ def test_the_rate_counts_repetitions_and_leaves_out_a_slow_moment() -> None:
 
 @pytest.mark.tf
 def test_repetitions_too_short_to_time_are_gathered_into_longer_stretches() -> None:
-    asked, now = [], [0.0]
+    asked = []
+    now = [0.0]
 
     def work(num_repetitions: int) -> None:
         asked.append(num_repetitions)

@@ -155,7 +155,8 @@ def test_a_model_that_diverges_touches_no_other(
     x[:, 1] = np.nan
     sick = step(before, RATES, EVERYONE, x, batch.y_BMHC, batch.weight_BM)
     assert np.isnan(np.asarray(sick.loss_sum)[1])
-    one, other = np.asarray(healthy.weights), np.asarray(sick.weights)
+    one = np.asarray(healthy.weights)
+    other = np.asarray(sick.weights)
     np.testing.assert_array_equal(one[[0, 2]], other[[0, 2]])
     assert np.isnan(other[1]).any()
 

@@ -116,7 +116,8 @@ def test_the_published_model_keeps_nothing_of_the_series_before(
 ) -> None:
     profile = make_profile(calibration="ensemble")
     first, second = (make_data(profile, series=name) for name in ("BTCUSDT-15m", "ETHUSDT-15m"))
-    used, fresh = Trainer(first.profile), Trainer(first.profile)
+    used = Trainer(first.profile)
+    fresh = Trainer(first.profile)
     before = used.serving_model(first, drawn_weights(used, 1))
     shares = np.full((3, 3), [[0.5, 0.25, 0.0], [0.25, 0.5, 0.5], [0.25, 0.25, 0.5]])
     before.add_calibration(fit_ensemble(first.spans["train"]), dict.fromkeys(profile.tasks, shares), {})
@@ -141,7 +142,8 @@ def test_the_published_model_of_the_series_before_can_no_longer_be_used(
 ) -> None:
     first, second = two_series
     trainer = Trainer(first.profile)
-    weights, windows = drawn_weights(trainer, 1), second.spans["test"].raw_windows()
+    weights = drawn_weights(trainer, 1)
+    windows = second.spans["test"].raw_windows()
     before = trainer.serving_model(first, weights)
     after = trainer.serving_model(second, weights)
     with pytest.raises(RuntimeError, match="its graph holds another series now; save it before the next"):
@@ -155,7 +157,8 @@ def test_the_published_model_of_the_series_before_can_no_longer_be_used(
 def test_the_published_files_of_two_series_differ_in_weights_alone(
     two_series: list[SeriesData], tmp_path: Path
 ) -> None:
-    trainer, members = Trainer(two_series[0].profile), []
+    trainer = Trainer(two_series[0].profile)
+    members = []
     for number, data in enumerate(two_series):
         trainer.serving_model(data, drawn_weights(trainer, 1)).save(tmp_path / f"{number}.keras")
         with zipfile.ZipFile(tmp_path / f"{number}.keras") as archive:
@@ -219,7 +222,9 @@ def test_a_network_that_is_taught_begins_with_every_weight_in_its_place(
 def test_a_checkpoint_of_another_beginning_is_dropped(
     trainer: Trainer, learnable: SeriesData, whole: TrainingResult, tmp_path: Path
 ) -> None:
-    path, told, first = tmp_path / "checkpoint.npz", list[str](), InitialWeights("0" * 64, whole.weights)
+    path = tmp_path / "checkpoint.npz"
+    told = list[str]()
+    first = InitialWeights("0" * 64, whole.weights)
 
     def stop(record: EpochRecord) -> None:
         raise StoppedError
@@ -297,7 +302,8 @@ def test_a_checkpoint_that_is_not_ours_is_dropped_with_one_line(
     whole: TrainingResult,
     tmp_path: Path,
 ) -> None:
-    path, told = tmp_path / "checkpoint.npz", []
+    path = tmp_path / "checkpoint.npz"
+    told = []
     member = FleetMember(learnable, 5, path, warn=told.append)
     list(trainer.fit_fleet([member]))
     damage(path)
@@ -331,7 +337,8 @@ def test_a_damaged_checkpoint_is_one_sentence(content: bytes, tmp_path: Path) ->
 
 
 def small_checkpoint() -> Checkpoint:
-    draws, one = [np.int32(n) for n in range(12)], np.float32(1)
+    draws = [np.int32(n) for n in range(12)]
+    one = np.float32(1)
     state = FleetState(
         np.arange(3.0), draws, np.zeros(3), np.ones(3), np.float32(4), one, np.int32(0), one, one
     )

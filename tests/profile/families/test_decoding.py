@@ -49,7 +49,8 @@ def attend(network: keras.Model, name: str, x: Any, to: Any, *, is_causal: bool 
 
 def transformer(network: keras.Model, profile: Profile, window: np.ndarray, candles: Any) -> Any:
     """All candles at once through stock attention under a causal mask, nothing kept from before."""
-    layer, settings = network.get_layer, profile.network
+    layer = network.get_layer
+    settings = profile.network
 
     def added(name: str, x: Any, y: Any) -> Any:
         return layer(f"{name}_norm")(x + y)
@@ -71,7 +72,8 @@ def transformer(network: keras.Model, profile: Profile, window: np.ndarray, cand
 
 def last_states(network: keras.Model, profile: Profile, window: np.ndarray, candles: Any, kind: Any) -> Any:
     """Run stock layers over the window, and from their last states on over the candles."""
-    x, y = window, candles
+    x = window
+    y = candles
     for number, units in enumerate(profile.network.recurrent_units, 1):
         x, *states = network.get_layer(f"encoder_{number}")(x)
         stock = kind(units, return_sequences=True)
@@ -84,7 +86,8 @@ def last_states(network: keras.Model, profile: Profile, window: np.ndarray, cand
 def gru_attention(network: keras.Model, profile: Profile, window: np.ndarray, candles: Any) -> Any:
     """Attention of Bahdanau et al. 2015, written down."""
     x, y = last_states(network, profile, window, candles, keras.layers.GRU)
-    query, key = network.get_layer("query")(y), network.get_layer("key")(x)
+    query = network.get_layer("query")(y)
+    key = network.get_layer("key")(x)
     (scale,) = network.get_layer("attention").get_weights()
     scores = ops.sum(scale * ops.tanh(query[:, :, None] + key[:, None]), axis=-1)
     return y + ops.softmax(scores, axis=-1) @ x
@@ -108,7 +111,8 @@ def test_the_published_graph_decodes_as_one_does_step_by_step(
     family: str, make_profile: Callable[..., Profile]
 ) -> None:
     profile = make_profile(family)
-    network, window = drawn(build_network(profile, seed=1)), window_of(profile)
+    network = drawn(build_network(profile, seed=1))
+    window = window_of(profile)
     said = np.asarray(network(window)["ohlc"])
     kernel, bias = network.get_layer("head_ohlc").get_weights()
     candles = window[:, -1:, :4]  # open, high, low, close of the newest row

@@ -86,7 +86,8 @@ def train(profile: Profile, folder: Path) -> None:
 def test_a_taught_fleet_of_two_is_saved_loaded_by_plain_keras_and_predicts(
     family: str, published: Path
 ) -> None:
-    windows, models = np.load(published / "windows.npy"), SharedModels()
+    windows = np.load(published / "windows.npy")
+    models = SharedModels()
     for name in NAMES:
         folder = published / family / name
         check_keras_file(folder / "model.keras")

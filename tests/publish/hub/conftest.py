@@ -47,7 +47,8 @@ def _load(name: str) -> Any:
     return module
 
 
-loopback, made_runs = _load("loopback"), _load("made_runs")
+loopback = _load("loopback")
+made_runs = _load("made_runs")
 
 _LEADERBOARD_PICTURES: dict[str, bytes] = {}
 

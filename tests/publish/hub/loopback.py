@@ -428,7 +428,8 @@ class LoopbackHub:
         return self._told_collection(call.parts["slug"]) if known else _error(404, "Collection not found")
 
     def _collection_items(self, call: Call) -> Answer:
-        slug, asked = call.parts["slug"], call.json()["item"]
+        slug = call.parts["slug"]
+        asked = call.json()["item"]
         if slug not in self.collections:
             return _error(404, "Collection not found")
         if refusal := self._refuse_writing(call.account, slug.partition("/")[0]):
@@ -436,7 +437,8 @@ class LoopbackHub:
         folder = "" if asked["type"] == "model" else f"{asked['type']}s/"
         if folder + asked["id"] not in self.repos:
             return _error(404, "no such item on the Hub")
-        items, item = self.collections[slug].items, (asked["type"], asked["id"])
+        items = self.collections[slug].items
+        item = (asked["type"], asked["id"])
         if item in items:
             return _error(409, "the item is already in the collection")
         items.append(item)
@@ -514,7 +516,8 @@ class LoopbackHub:
 
     def _commit(self, call: Call) -> Answer:
         lines = [json.loads(line) for line in call.body.splitlines()]
-        header, changes = lines[0]["value"], lines[1:]
+        header = lines[0]["value"]
+        changes = lines[1:]
         name = call.parts["repo"]
         newest = self.repos[name].commits[-1].oid
         if header.get("parentCommit", newest) != newest:
@@ -557,7 +560,8 @@ class LoopbackHub:
         end = start + self.page_size
         headers = {}
         if end < len(entries):
-            name, revision = call.parts["repo"], call.parts["revision"]
+            name = call.parts["repo"]
+            revision = call.parts["revision"]
             name = name if name.startswith(("spaces/", "datasets/")) else f"models/{name}"
             next_page = f"{self.url}/api/{name}/tree/{revision}?recursive={is_recursive}&cursor={end}"
             headers["Link"] = f'<{next_page}>; rel="next"'

@@ -24,7 +24,8 @@ HORIZON_BARS = 2
 UNIVERSE = tuple(str(series) for series in load_universe())
 """The 40 series of the default universe."""
 
-SKILLED, LOSING = 0.25, -0.25
+SKILLED = 0.25
+LOSING = -0.25
 """Share of the way from naive to the actual values: errors are 0.75 and 1.25 times the naive ones."""
 
 SHORT = 0.5

@@ -19,7 +19,8 @@ from v8.runs.run_folder import read_run
 pytestmark = pytest.mark.tf
 
 REPO = "someone/fleet"
-GOOD, BAD = "BTCUSDT-15m", "ETHUSDT-1h"
+GOOD = "BTCUSDT-15m"
+BAD = "ETHUSDT-1h"
 
 
 @pytest.fixture

@@ -19,7 +19,8 @@ from v8.forecaster.forecaster import Forecaster
 from v8.publish.hub.publish import publish
 from v8.publish.hub.staging import stage_run
 
-REPO, SERIES = "someone/fleet", "BTCUSDT-1h"
+REPO = "someone/fleet"
+SERIES = "BTCUSDT-1h"
 DATA = Path(__file__).parents[2] / "data/format_1.zip"
 
 WITHOUT_V8 = """

@@ -29,7 +29,8 @@ def publish_run(
     run: Path, *, announced: list[Difference] | None = None, is_pruning: bool = False
 ) -> Published:
     announce = [].append if announced is None else announced.append
-    staged, once = staged_of(run, is_pruning=is_pruning), HubRetryPolicy(num_tries=1)
+    staged = staged_of(run, is_pruning=is_pruning)
+    once = HubRetryPolicy(num_tries=1)
     return publish(staged, REPO, is_private=False, retries=once, announce=announce)
 
 
@@ -40,7 +41,8 @@ def manifest_of(hub: Any) -> Manifest:
 @pytest.mark.nightly
 def test_forty_models_stay_when_a_run_of_two_is_published(hub: Any, make_run: Any) -> None:
     publish_run(make_run(make_run.UNIVERSE))
-    before, two = hub.files(REPO), list(make_run.UNIVERSE[:2])
+    before = hub.files(REPO)
+    two = list(make_run.UNIVERSE[:2])
     announced: list[Difference] = []
     run = make_run(two, shares=dict.fromkeys(two, make_run.LOSING))
     done = publish_run(run, announced=announced)
@@ -62,7 +64,8 @@ def test_forty_models_stay_when_a_run_of_two_is_published(hub: Any, make_run: An
 
 @pytest.mark.nightly
 def test_publishing_again_beside_kept_models_sends_nothing(hub: Any, make_run: Any) -> None:
-    first, second = make_run(["BTCUSDT-15m", "ETHUSDT-1h"]), make_run(["SOLUSDT-1h"])
+    first = make_run(["BTCUSDT-15m", "ETHUSDT-1h"])
+    second = make_run(["SOLUSDT-1h"])
     publish_run(first)
     publish_run(second)
     hub.forget()
@@ -74,7 +77,8 @@ def test_publishing_again_beside_kept_models_sends_nothing(hub: Any, make_run: A
 
 
 def test_the_manifest_names_the_versions_of_all_runs(hub: Any, make_run: Any) -> None:
-    old, new = make_run(["BTCUSDT-15m"]), make_run(["ETHUSDT-1h"])
+    old = make_run(["BTCUSDT-15m"])
+    new = make_run(["ETHUSDT-1h"])
     make_run.change(
         old,
         "BTCUSDT-15m",
@@ -131,7 +135,8 @@ def test_a_run_published_in_between_is_kept_too(
 ) -> None:
     publish_run(make_run(["BTCUSDT-15m"]))
     other = make_run(["SOLUSDT-1h"])
-    answer, is_first = hub._commit, [True]
+    answer = hub._commit
+    is_first = [True]
 
     def commit_first(call: Any) -> Any:
         if is_first.pop() if is_first else False:

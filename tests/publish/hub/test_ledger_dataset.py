@@ -28,8 +28,10 @@ from v8.profile.formulas import DAY_S
 from v8.publish.hub.client import HubRetryPolicy
 from v8.publish.hub.publish import Published, publish
 
-REPO, NAME = "someone/record", "datasets/someone/record"
-FIRST, SECOND = "2023-11-15", "2023-11-16"
+REPO = "someone/record"
+NAME = "datasets/someone/record"
+FIRST = "2023-11-15"
+SECOND = "2023-11-16"
 RETRIES = HubRetryPolicy(sleep=lambda seconds: None)
 CLOSES = 96
 """Closes of a day."""
@@ -199,7 +201,8 @@ def test_rows_that_others_wrote_otherwise_are_no_difference(hub: Any, ledger: Le
     """The bytes of a file are those of whatever version of the writer wrote it."""
     fill(ledger, range(10))
     send()
-    path, stream = f"forecasts/{FIRST}.parquet", io.BytesIO()
+    path = f"forecasts/{FIRST}.parquet"
+    stream = io.BytesIO()
     rows(hub, path).to_parquet(stream, index=False, compression="gzip")
     hub.commit(NAME, {path: stream.getvalue()})
     assert send(day=1).sent is None

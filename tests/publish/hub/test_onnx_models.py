@@ -24,7 +24,8 @@ from v8.publish.hub.staging import stage_run
 
 pytestmark = pytest.mark.tf
 
-REPO, SERIES = "someone/fleet", "BTCUSDT-15m"
+REPO = "someone/fleet"
+SERIES = "BTCUSDT-15m"
 
 
 def linear_model(metadata: Metadata) -> Any:

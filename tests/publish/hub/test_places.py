@@ -19,7 +19,8 @@ from v8.publish.hub.staging import stage_run
 
 pytestmark = pytest.mark.tf
 
-REPO, BOTH = "someone/fleet", ("BTCUSDT-15m", "ETHUSDT-1h")
+REPO = "someone/fleet"
+BOTH = ("BTCUSDT-15m", "ETHUSDT-1h")
 
 
 class Opened(Forecaster):
@@ -40,9 +41,11 @@ def published(hub: Any, make_run: Any, tmp_path: Path) -> Any:
 
 def test_a_model_that_replaces_one_of_the_same_size_and_time_is_another(make_run: Any) -> None:
     """Clocks of file systems tell moments apart that are some milliseconds from each other."""
-    run, series = make_run(), BOTH[0]
+    run = make_run()
+    series = BOTH[0]
     file = run / series / "metadata.json"
-    before, about = open_place(run).version_of(series), file.stat()
+    before = open_place(run).version_of(series)
+    about = file.stat()
     assert open_place(run).version_of(series) == before
     aside = file.with_name("aside")
     shutil.copy(file, aside)
@@ -52,7 +55,8 @@ def test_a_model_that_replaces_one_of_the_same_size_and_time_is_another(make_run
 
 
 def test_a_repository_is_asked_once_and_all_models_are_of_that_commit(published: Any) -> None:
-    place, first = open_place(REPO), published.commits(REPO)[-1].oid
+    place = open_place(REPO)
+    first = published.commits(REPO)[-1].oid
     assert published.count() == 0
     assert place.series == BOTH
     assert published.routes == ["resolve"] * 3  # the manifest, and nothing else

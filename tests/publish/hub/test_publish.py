@@ -258,6 +258,7 @@ def test_a_model_file_that_is_no_keras_file_is_not_published(make_run: Any) -> N
 
 def test_staging_twice_gives_the_same_bytes(make_run: Any) -> None:
     run = make_run()
-    first, second = staged_of(run), staged_of(run)
+    first = staged_of(run)
+    second = staged_of(run)
     assert first.folder != second.folder
     assert first.files == second.files

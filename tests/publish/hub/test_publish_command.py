@@ -178,7 +178,8 @@ def test_repositories_of_several_profiles_stand_in_one_collection(hub: Any, make
 def test_a_collection_is_made_once_whatever_gets_lost_and_a_dry_run_makes_none(
     hub: Any, make_run: Any
 ) -> None:
-    run, words = make_run(["BTCUSDT-15m"]), ("--collection", "Mine", "--private")
+    run = make_run(["BTCUSDT-15m"])
+    words = ("--collection", "Mine", "--private")
     dry = call("publish", run, "--repo", REPO, "--dry-run", *words)
     assert dry.stdout.splitlines()[-1] == "It would stand in the collection Mine."
     assert (hub.collections, hub.repos) == ({}, {})

@@ -24,7 +24,8 @@ from v8.publish.hub.staging import stage_run
 
 pytestmark = pytest.mark.tf
 
-REPO, SERIES = "someone/fleet", "BTCUSDT-15m"
+REPO = "someone/fleet"
+SERIES = "BTCUSDT-15m"
 FILES = ["README.md", "history.csv", "metadata.json", "model.keras"]
 
 

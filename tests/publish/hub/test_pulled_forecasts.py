@@ -30,7 +30,8 @@ from v8.publish.hub.publish import publish
 from v8.publish.hub.staging import stage_run
 
 REPOSITORY = Path(__file__).parents[3]
-REPO, SERIES = "someone/tiny", "BTCUSDT-15m"
+REPO = "someone/tiny"
+SERIES = "BTCUSDT-15m"
 
 
 @pytest.fixture

@@ -22,7 +22,8 @@ from v8.forecaster.forecaster import Forecaster
 from v8.publish.hub.publish import publish
 from v8.publish.hub.staging import stage_run
 
-REPO, SERIES = "someone/tiny", "BTCUSDT-15m"
+REPO = "someone/tiny"
+SERIES = "BTCUSDT-15m"
 REQUIREMENTS = REPOSITORY / "requirements-serve.txt"
 
 

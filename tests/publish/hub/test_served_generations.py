@@ -18,7 +18,9 @@ from v8.publish.hub.staging import stage_run
 
 pytestmark = pytest.mark.tf
 
-BTC, ETH, DAY = "BTCUSDT-15m", "ETHUSDT-1h", "2026-11-21"
+BTC = "BTCUSDT-15m"
+ETH = "ETHUSDT-1h"
+DAY = "2026-11-21"
 
 
 def decide(run: Path, verdict: Any) -> None:

@@ -52,7 +52,8 @@ from v8.runs.run_folder import RunFolder, RunRecord
 from v8.runs.serving import served_folder
 
 REPOSITORY = Path(__file__).parents[3]
-REPO, BTC = "someone/tiny", "BTCUSDT-15m"
+REPO = "someone/tiny"
+BTC = "BTCUSDT-15m"
 NUM_NEW = 250
 """More new candles than the test span of 700 has."""
 

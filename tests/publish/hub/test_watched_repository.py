@@ -18,7 +18,9 @@ from v8.publish.hub.staging import stage_run
 
 pytestmark = pytest.mark.tf
 
-REPO, SERIES, BAR_S = "someone/tiny", "BTCUSDT-15m", 900
+REPO = "someone/tiny"
+SERIES = "BTCUSDT-15m"
+BAR_S = 900
 
 
 @pytest.fixture

@@ -49,7 +49,8 @@ def write_page() -> Callable[..., None]:
         histories: Mapping[str, TrainingHistory] | None = None,
         samples: Mapping[str, ForecastSample] | None = None,
     ) -> None:
-        results, record = [*map(read_result, metadata)], TypeAdapter(RunRecord).validate_python(run)
+        results = [*map(read_result, metadata)]
+        record = TypeAdapter(RunRecord).validate_python(run)
         bodies = {
             one.series: series_body(
                 one, (histories or {}).get(one.series, ()), (samples or {}).get(one.series)

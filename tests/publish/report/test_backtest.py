@@ -72,7 +72,8 @@ def plan(num_folds: int, names: list[str]) -> BacktestPlan:
 
 
 def test_series_that_share_a_close_are_one_observation_of_it() -> None:
-    up, down = np.arange(NUM, dtype=float), -np.arange(NUM, dtype=float)
+    up = np.arange(NUM, dtype=float)
+    down = -np.arange(NUM, dtype=float)
     cells = [
         cell(1, "BTCUSDT-15m", model=up + 7, naive=7.0),
         cell(1, "ETHUSDT-15m", model=down + 7, naive=7.0),
@@ -161,7 +162,8 @@ def test_breaks_stand_apart(found: Any) -> None:
     pooled, by_fold = tables(found)
     assert (pooled.title, by_fold.title) == ("Pooled", "By fold")
     assert [row[0] for row in pooled.rows[::2]] == ["all folds, 15m", "calm folds, 15m", "break folds, 15m"]
-    calm_days, broken_days = "1998-07-12, 15m", "1998-07-15, 15m (break)"
+    calm_days = "1998-07-12, 15m"
+    broken_days = "1998-07-15, 15m (break)"
     assert [row[0] for row in by_fold.rows[::2]] == [calm_days, broken_days]
 
 

@@ -255,7 +255,8 @@ def test_the_profile_to_take_stands_with_its_worth_and_its_cost() -> None:
 
 
 def test_an_error_that_is_hardly_larger_and_costs_less_is_the_one_to_take() -> None:
-    slow, fast = worth("stable", 2.0, 0.84, 0.86), worth("aligned", 1.0, 0.845, 0.864)
+    slow = worth("stable", 2.0, 0.84, 0.86)
+    fast = worth("aligned", 1.0, 0.845, 0.864)
     take, smallest = advised(slow, fast)
     assert take.startswith("Take aligned: 14.5 % lower") and smallest.startswith(
         "The smallest error has stable: 15.0 %"

@@ -96,7 +96,9 @@ def test_candles_are_the_actual_values_by_column() -> None:
 
 def test_a_fan_opens_at_the_last_known_close_and_spans_low_to_high() -> None:
     fan = trace(sample_figure(SAMPLE), "forecast low to high (no interval)")
-    one, two, three = "1970-01-01 01:00", "1970-01-01 02:00", "1970-01-01 03:00"
+    one = "1970-01-01 01:00"
+    two = "1970-01-01 02:00"
+    three = "1970-01-01 03:00"
     # From the close of the second candle along the highs, back along the lows.
     assert fan["x"] == [one, two, three, three, two, one, None]
     assert fan["y"] == [11.0, 16.0, 17.0, 6.0, 7.0, 11.0, None]

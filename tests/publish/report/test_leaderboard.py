@@ -65,10 +65,8 @@ def test_verdicts_are_honest_words(make_metadata, share: float, verdict: str) ->
 
 @pytest.mark.parametrize("ours", [0.9, 1.1])
 def test_what_many_looks_may_have_found_by_chance_is_no_real_difference(ours: float) -> None:
-    alone, among_many = (
-        BaselineComparison("har", ours, 1.0, 0.04, 0.04),
-        BaselineComparison("har", ours, 1.0, 0.04, 0.06),
-    )
+    alone = BaselineComparison("har", ours, 1.0, 0.04, 0.04)
+    among_many = BaselineComparison("har", ours, 1.0, 0.04, 0.06)
     assert alone.verdict == ("beats har" if ours < 1 else "loses to har")
     assert among_many.verdict == "not significantly different from har"
     assert (alone.is_significant, among_many.is_significant) == (True, False)

@@ -126,7 +126,8 @@ def test_a_section_holds_horizon_charts_direction_spans_candles_and_times(
 def test_a_series_to_which_holes_leave_few_windows_is_named_and_counted(
     write, make_metadata, make_run
 ) -> None:
-    sound, holed = make_metadata(), make_metadata("ETHUSDT-15m")
+    sound = make_metadata()
+    holed = make_metadata("ETHUSDT-15m")
     for metadata, num in ((sound, 6_000), (holed, 60_000)):
         for name in ("train", "validation", "test"):
             metadata["split"][name]["num_windows_without_holes"] = num

@@ -28,7 +28,9 @@ VisitPage = Callable[..., Visit]
 
 def sample_of(series: str) -> ForecastSample:
     """Twelve flat candles, a forecast of three after the third and one after the sixth."""
-    ohlc, bands, volatility = (100.0, 102.0, 99.0, 101.0), (103.0, 97.0), (0.01,)
+    ohlc = (100.0, 102.0, 99.0, 101.0)
+    bands = (103.0, 97.0)
+    volatility = (0.01,)
     actual = {"ohlc": (ohlc,) * 12, "bands": (bands,) * 12, "volatility": (volatility,) * 12}
     values = {task: rows[:3] for task, rows in actual.items()}
     issued = tuple(SampledForecast(row, values) for row in (2, 5))

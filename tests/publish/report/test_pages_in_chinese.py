@@ -154,7 +154,8 @@ def pages(
         write_page(folder / "report.html", run, metadata, {names[0]: HISTORY}, {names[0]: SAMPLE})
         return (folder / "report.html").read_text("utf-8")
 
-    folds, profiles = neighbour("test_backtest"), neighbour("test_comparison")
+    folds = neighbour("test_backtest")
+    profiles = neighbour("test_comparison")
 
     def backtest() -> str:
         cells = [

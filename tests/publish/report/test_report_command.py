@@ -34,7 +34,8 @@ SAMPLE = ForecastSample(
 
 def whole(content: dict[str, Any]) -> dict[str, Any]:
     """Add what a report does not show, but every model's metadata holds."""
-    moment, profile = "2024-09-06T00:00:00+00:00", load_profile("aligned")
+    moment = "2024-09-06T00:00:00+00:00"
+    profile = load_profile("aligned")
     content["candles"] |= {"first_open": moment, "last_open": moment, "num_bars": 8_000, "digest": "ab" * 32}
     content["training"] |= {"precision": "float32", "device": "CPU:0"}
     tasks = content["evaluation"]["tasks"]

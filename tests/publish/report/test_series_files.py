@@ -85,7 +85,8 @@ def test_an_opened_section_comes_from_its_file_and_one_that_is_not_there_says_so
 
 
 def test_a_section_is_drawn_again_when_what_it_shows_has_changed_and_only_then(tmp_path: Path) -> None:
-    served, drawn = tmp_path / "served", []
+    served = tmp_path / "served"
+    drawn = []
     write_text(served / "metadata.json", "{}")
 
     def draw() -> Html:

@@ -55,8 +55,11 @@ def test_the_sentences_of_one_series_are_those_of_its_numbers_the_furthest_ahead
     ]
 
 
-NAIVE, BEST = "error than the naive forecast", "than the best baseline"
-SURE, UNSURE, UNKNOWN = "significant", "not significant", "not tested: too few windows"
+NAIVE = "error than the naive forecast"
+BEST = "than the best baseline"
+SURE = "significant"
+UNSURE = "not significant"
+UNKNOWN = "not tested: too few windows"
 STILL = BaselineComparison("naive", 0.1, 0.0)
 
 
@@ -97,11 +100,9 @@ def test_of_several_series_the_median_is_told_and_for_how_many_it_is_sure() -> N
         assert told[0] == "Median of 3 series, on candles that training had not seen:"
         return told[1]
 
-    sure, unsure, worse = (
-        beside(0.8, 1.0, 0.0, 0.01),
-        beside(0.9, 1.0, 0.0, 0.5),
-        beside(1.2, 1.0, 0.01, 0.01),
-    )
+    sure = beside(0.8, 1.0, 0.0, 0.01)
+    unsure = beside(0.9, 1.0, 0.0, 0.5)
+    worse = beside(1.2, 1.0, 0.01, 0.01)
     half = "10.0 % lower error than the naive forecast (significant for 3 of 3 series)"
     assert (
         rows(sure, unsure, unsure)

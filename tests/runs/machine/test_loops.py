@@ -42,7 +42,8 @@ def single_threaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def told(monkeypatch: pytest.MonkeyPatch, *answers: list[float]) -> list[Profile]:
     """Let measurements answer one after another; what was measured is returned."""
-    asked, waiting = list[Profile](), list(answers)
+    asked = list[Profile]()
+    waiting = list(answers)
 
     def timed(profile: Profile, *given: Any, **options: Any) -> list[dict[str, float]]:
         asked.append(profile)
@@ -107,7 +108,8 @@ def test_flags_of_the_user_and_of_a_process_with_a_gpu_stand(
 def test_a_short_training_is_not_worth_the_measurement(
     make_profile: MakeProfile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, profile = told(monkeypatch), make_profile()
+    asked = told(monkeypatch)
+    profile = make_profile()
     num_windows = profile.training.epochs * profile.newest_bars
     least = 1.01 * num_windows * training_flop_per_window(profile)
     monkeypatch.setattr(choices, "MIN_FLOP_TO_MEASURE", least)

@@ -29,7 +29,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def told(monkeypatch: pytest.MonkeyPatch, *answers: dict[str, float]) -> list[tuple[bool, tuple[str, ...]]]:
     """Let measurements answer one after another; what was asked for is returned."""
-    asked, waiting = [], list(answers)
+    asked = []
+    waiting = list(answers)
 
     def timed(profile: Any, formats: Any, *, is_short: bool, **options: Any) -> list[dict[str, float]]:
         asked.append((is_short, tuple(formats)))
@@ -88,7 +89,8 @@ def test_work_of_seconds_is_not_measured_first(
     make_profile: MakeProfile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(choices, "MIN_FLOP_TO_MEASURE", 2e13)
-    asked, lines = told(monkeypatch), list[str]()
+    asked = told(monkeypatch)
+    lines = list[str]()
     for profile in (load_profile("frontier"), make_profile(training=AUTO)):
         assert choose_precision(profile, may_have_gpu=False, on_message=lines.append) == "float32"
     assert (asked, lines) == ([], [])
@@ -115,7 +117,8 @@ def test_a_measurement_that_fails_means_float32_and_says_so(
 def test_the_real_measurement_times_every_format(
     make_profile: MakeProfile, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    timed, found = choices._time_steps, list[dict[str, float]]()
+    timed = choices._time_steps
+    found = list[dict[str, float]]()
 
     def remembered(*given: Any, **options: Any) -> list[dict[str, float]]:
         found.extend(timed(*given, **options))

@@ -26,7 +26,8 @@ from v8.annexes.live.ledger.entries import quantile_forecaster
 from v8.data.market.series import Series
 from v8.data.market.sources.source import open_source
 
-BTC, ETH = "BTCUSDT-15m", "ETHUSDT-1h"
+BTC = "BTCUSDT-15m"
+ETH = "ETHUSDT-1h"
 SAMPLE = re.compile(
     r'(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)(\{(?P<labels>([a-z_]+="([^"\\\n]|\\["\\n])*"(,|(?=\})))*)\})? '
     r"(?P<value>[-+]?[0-9.]+(e[-+]?[0-9]+)?)"
@@ -94,7 +95,8 @@ def test_every_answer_is_as_it_is_described(served: Any) -> None:
 def test_a_live_record_is_as_it_is_described_with_and_without_quantiles(
     serve: Callable[..., AbstractContextManager[Any]], tmp_path: Path
 ) -> None:
-    file, place = tmp_path / "ledger.sqlite", "someone/fleet"
+    file = tmp_path / "ledger.sqlite"
+    place = "someone/fleet"
     issuers = {
         BTC: replace(ISSUER, place=place),
         ETH: replace(

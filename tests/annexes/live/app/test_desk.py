@@ -23,7 +23,8 @@ class Clock:
 
 
 def test_what_was_fresh_by_a_clock_that_ran_ahead_is_stale_when_it_is_set_back() -> None:
-    clock, done = Clock(), Counter[str]()
+    clock = Clock()
+    done = Counter[str]()
     clock.now_s = 1e9
     once = WorkCache(clock)
 
@@ -40,7 +41,10 @@ def test_what_was_fresh_by_a_clock_that_ran_ahead_is_stale_when_it_is_set_back()
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.floats(0, 30)), max_size=30))
 def test_work_is_done_again_exactly_when_it_is_stale(asked: list[tuple[str, float]]) -> None:
-    clock, done, expected, fresh_until = Clock(), Counter[str](), Counter[str](), {"a": 0.0, "b": 0.0}
+    clock = Clock()
+    done = Counter[str]()
+    expected = Counter[str]()
+    fresh_until = {"a": 0.0, "b": 0.0}
     once = WorkCache(clock)
 
     def work(key: str) -> tuple[str, float]:
@@ -59,7 +63,9 @@ def test_work_is_done_again_exactly_when_it_is_stale(asked: list[tuple[str, floa
 
 
 def test_all_who_ask_meanwhile_wait_for_the_same() -> None:
-    once, may_end, num_done = WorkCache(Clock()), threading.Event(), Counter[str]()
+    once = WorkCache(Clock())
+    may_end = threading.Event()
+    num_done = Counter[str]()
 
     def work() -> tuple[int, float]:
         num_done["work"] += 1
@@ -77,7 +83,8 @@ def test_all_who_ask_meanwhile_wait_for_the_same() -> None:
 
 
 def test_what_failed_is_tried_again_only_after_a_while() -> None:
-    clock, tried = Clock(), Counter[str]()
+    clock = Clock()
+    tried = Counter[str]()
     once = WorkCache(clock)
 
     def work() -> tuple[int, float]:
@@ -96,7 +103,8 @@ def test_what_failed_is_tried_again_only_after_a_while() -> None:
 
 
 def test_what_is_asked_of_another_model_is_done_anew_and_what_the_old_one_found_is_forgotten() -> None:
-    once, may_end = WorkCache(Clock()), threading.Event()
+    once = WorkCache(Clock())
+    may_end = threading.Event()
     first = once.get("key", lambda: (1, 200.0), "old")
     assert first.future.result(timeout=30) == 1
     assert once.get("key", lambda: (0, 200.0), "old") is first
@@ -113,7 +121,9 @@ def test_what_is_asked_of_another_model_is_done_anew_and_what_the_old_one_found_
 
 
 def test_what_readers_wait_for_goes_first_the_newest_request_before_older_ones() -> None:
-    cache, may_begin, order = WorkCache(Clock()), threading.Event(), list[str]()
+    cache = WorkCache(Clock())
+    may_begin = threading.Event()
+    order = list[str]()
 
     def work(name: str) -> tuple[str, float]:
         if name == "first":
@@ -139,7 +149,8 @@ def test_what_readers_wait_for_goes_first_the_newest_request_before_older_ones()
 
 
 def test_work_that_has_not_begun_when_it_closes_is_cancelled() -> None:
-    cache, may_end = WorkCache(Clock()), threading.Event()
+    cache = WorkCache(Clock())
+    may_end = threading.Event()
     begun = cache.get("begun", lambda: (may_end.wait(30), 200.0))
     waiting = cache.get("waiting", lambda: (0, 200.0))
     while cache._waiting.keys() != {waiting}:

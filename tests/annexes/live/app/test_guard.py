@@ -236,7 +236,8 @@ def test_what_is_no_origin_is_refused(origin: str) -> None:
 def test_pages_of_an_origin_read_what_others_must_not(
     serve: Callable[..., AbstractContextManager[Any]],
 ) -> None:
-    ours, theirs = "https://desk.example:8443", "https://evil.example"
+    ours = "https://desk.example:8443"
+    theirs = "https://evil.example"
     with serve(AccessPolicy(origins=("http://localhost:3000", ours), token=TOKEN)) as page:
         asked = {"Access_Control_Request_Method": "GET", "Access_Control_Request_Headers": "authorization"}
         asked = {name.replace("_", "-"): value for name, value in asked.items()}

@@ -20,7 +20,8 @@ from v8.model.evaluation.significance import BaselineComparison
 
 pytestmark = pytest.mark.tf
 
-BTC, ETH = "BTCUSDT-15m", "ETHUSDT-1h"
+BTC = "BTCUSDT-15m"
+ETH = "ETHUSDT-1h"
 
 SHOWN = "document.documentElement.dataset.shown > 0"
 READY = f"{SHOWN} && document.querySelectorAll('.tiles svg').length === 2"
@@ -157,9 +158,11 @@ def test_a_chart_is_read_by_pointer_and_by_keys_and_zoomed(served: Any, browser:
     def legend_of(at: int) -> str:
         """Return what the legend begins with for a known bar, counted from the newest, or for one ahead."""
         is_ahead = at >= 0
-        times, columns = chart["open_times"], chart["columns"]
+        times = chart["open_times"]
+        columns = chart["columns"]
         if is_ahead:
-            times, columns = chart["forecast_open_times"], chart["forecast"]
+            times = chart["forecast_open_times"]
+            columns = chart["forecast"]
         decimals = int(browser.value("document.querySelector('.chart-place').dataset.decimals"))
         moment = times[at][:16].replace("T", " ") + (" forecast" if is_ahead else "")
         prices = [f"{name} {columns[name][at]:,.{decimals}f}" for name in ("open", "high", "low", "close")]
@@ -189,7 +192,8 @@ def test_a_chart_is_read_by_pointer_and_by_keys_and_zoomed(served: Any, browser:
 
     browser.value("document.querySelector('.chart-box').scrollIntoView()")
     box = "document.querySelector('.chart-box').getBoundingClientRect()"
-    left, top = browser.value(f"{box}.left"), browser.value(f"{box}.top")
+    left = browser.value(f"{box}.left")
+    top = browser.value(f"{box}.top")
     browser.point(left + 300, top + 100)
     browser.wait(f"!({LEGEND}).startsWith({json.dumps(legend_of(-1))})")
     shown = browser.value(LEGEND)[:16].replace(" ", "T") + ":00Z"

@@ -16,7 +16,8 @@ from v8.annexes.live.app.places import LedgerReader
 from v8.annexes.live.ledger.database import Ledger
 from v8.annexes.live.ledger.record import live_record
 
-PLACE, BTC = "someone/fleet", "BTCUSDT-15m"
+PLACE = "someone/fleet"
+BTC = "BTCUSDT-15m"
 
 
 def write(ledger: Ledger, number: int, losses: list[list[float]] | None) -> None:
@@ -47,7 +48,8 @@ def test_the_record_is_that_of_the_ledger_and_grows_with_it(
             assert told["record"]["tasks"]["ohlc"]["naive"]["relative_mae"] == 0.5
             write(ledger, 1, [[2.0, 4.0], [4.0, 2.0], [4.0, 1.0]])
             page.until(lambda: page.get(f"/api/track/{BTC}").json()["record"]["num_scored"] == 2)
-            told, record = page.get(f"/api/track/{BTC}").json(), live_record(ledger, PLACE)
+            told = page.get(f"/api/track/{BTC}").json()
+            record = live_record(ledger, PLACE)
         assert told["record"] == record.series[0].to_json()
         assert told["all_series"] == {task: live.to_json() for task, live in record.tasks.items()}
         part = page.get(f"/part/{BTC}").text
@@ -79,7 +81,8 @@ def test_a_ledger_is_read_again_only_when_it_was_written(tmp_path: Path) -> None
 
 def test_what_counts_only_after_the_log_has_grown_is_seen(tmp_path: Path) -> None:
     file = tmp_path / "ledger.sqlite"
-    tracks, index = LedgerReader(file, PLACE), tmp_path / "ledger.sqlite-shm"
+    tracks = LedgerReader(file, PLACE)
+    index = tmp_path / "ledger.sqlite-shm"
 
     def set_header(header: bytes) -> None:
         with index.open("r+b") as opened:

@@ -28,7 +28,8 @@ from v8.data.market.series import Series
 from v8.data.market.sources.source import open_source
 from v8.forecaster.forecaster import Forecaster
 
-BTC, ETH = "BTCUSDT-15m", "ETHUSDT-1h"
+BTC = "BTCUSDT-15m"
+ETH = "ETHUSDT-1h"
 
 
 @pytest.mark.tf
@@ -191,7 +192,8 @@ def test_only_reading_is_allowed(served: Any, method: str) -> None:
 
 @pytest.mark.tf
 def test_head_is_get_without_a_body(served: Any) -> None:
-    seen, asked = served.get("/api/series", method="HEAD"), served.get("/api/series")
+    seen = served.get("/api/series", method="HEAD")
+    asked = served.get("/api/series")
     assert (seen.status, seen.body) == (200, b"")
     assert seen.headers["content-length"] == str(len(asked.body))
 
@@ -317,7 +319,8 @@ def tiles_of(page: Any, path: str = "/") -> list[str]:
 def test_others_are_answered_while_an_answer_about_all_series_is_written(
     served: Any, monkeypatch: pytest.MonkeyPatch, path: str, writer: str
 ) -> None:
-    is_writing, may_end = threading.Event(), threading.Event()
+    is_writing = threading.Event()
+    may_end = threading.Event()
 
     def slow(*values: Any, **names: Any) -> Any:
         is_writing.set()
@@ -353,7 +356,8 @@ def test_the_overview_has_a_tile_a_series_the_wildest_first_in_one_answer(served
     for tile in tiles:
         name = re.search(r"<h2>([^<]*)</h2>", tile)[1]
         rows = served.get(f"/api/forecast/{name}").json()["forecast"]
-        low, high = min(row["low"] for row in rows), max(row["high"] for row in rows)
+        low = min(row["low"] for row in rows)
+        high = max(row["high"] for row in rows)
         match = re.search(r"Next 3 bars \([^)]*\): medians from ([\d.,]+) to ([\d.,]+);", tile)
         ends = [float(text.replace(",", "")) for text in match.groups()[:2]]
         assert ends == pytest.approx([low, high], rel=1e-5)
@@ -506,10 +510,9 @@ def test_a_chart_has_the_candles_and_the_forecast_of_the_api(served: Any) -> Non
     last = int(np.searchsorted(known.open_time_s, 1_735_668_000 - 900))
     close = known.column("close")[: last + 1]
     assert chart["columns"]["close"] == pytest.approx(close[-500:], rel=1e-6)
-    middle, deviation = (
-        close[-20:].mean(),
-        close[-20:].std(ddof=1),
-    )  # Bollinger bands: two deviations of 20 closes
+    # Bollinger bands: two deviations of 20 closes
+    middle = close[-20:].mean()
+    deviation = close[-20:].std(ddof=1)
     assert chart["columns"]["bb_upper"][-1] == pytest.approx(middle + 2 * deviation, rel=1e-4)
     assert chart["columns"]["bb_upper"][0] is None
     assert chart["forecast_open_times"] == [row["open_time"] for row in forecast["forecast"]]

@@ -23,7 +23,8 @@ from v8.data.market.sources.rest import ExchangeClock, KlinesApi, RestSource
 
 pytestmark = pytest.mark.tf
 
-BTC, ETH = "BTCUSDT-15m", "ETHUSDT-1h"
+BTC = "BTCUSDT-15m"
+ETH = "ETHUSDT-1h"
 TOKEN = "a-token-of-a-test"
 
 Serve = Callable[..., AbstractContextManager[Any]]

@@ -23,7 +23,8 @@ from v8.annexes.live.ledger.record import live_record
 from v8.base.errors import ArtifactError, StorageError
 from v8.cli.app import app
 
-PLACE, SERIES = "./tiny", "BTCUSDT-15m"
+PLACE = "./tiny"
+SERIES = "BTCUSDT-15m"
 Made = Callable[..., Entry]
 
 
@@ -225,7 +226,8 @@ def test_what_somebody_changed_past_the_triggers_is_refused(
 
 
 def test_a_byte_that_is_no_text_is_damage_wherever_it_stands(tmp_path: Path, make_entry: Made) -> None:
-    path, changed = tmp_path / "ledger.sqlite", tmp_path / "changed.sqlite"
+    path = tmp_path / "ledger.sqlite"
+    changed = tmp_path / "changed.sqlite"
     with Ledger.open_to_write(path) as ledger:
         ledger.add(make_entry())
     content = path.read_bytes()
@@ -475,7 +477,9 @@ def test_readers_in_threads_open_it_for_themselves(ledger: Ledger, make_entry: M
 
 def test_a_log_that_goes_while_one_looks_for_it_is_no_fault_of_the_place(tmp_path: Path) -> None:
     """Whoever closes a ledger last removes its log, at any moment; this file then turns out to be none."""
-    file, log, is_over = tmp_path / "ledger.sqlite", tmp_path / "ledger.sqlite-wal", threading.Event()
+    file = tmp_path / "ledger.sqlite"
+    log = tmp_path / "ledger.sqlite-wal"
+    is_over = threading.Event()
     file.write_bytes(b"no ledger at all" * 64)
 
     def come_and_go() -> None:

@@ -136,7 +136,8 @@ def test_a_process_that_is_killed_between_ledger_and_outbox_loses_and_doubles_no
 ) -> None:
     for number in range(3):
         post.ledger.add(made_entry(number))
-    real, calls = Outbox.put, []
+    real = Outbox.put
+    calls = []
 
     def dies(self: Outbox, *given: Any) -> None:
         calls.append(given)

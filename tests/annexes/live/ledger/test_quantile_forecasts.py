@@ -60,13 +60,15 @@ def made(
     tmp_path_factory: pytest.TempPathFactory, make_ranged_profile: Callable[..., Profile]
 ) -> SimpleNamespace:
     """A run of one series with quantiles, and candles before and after its forecasts."""
-    home, series = tmp_path_factory.mktemp("quantiles"), Series.parse("BTCUSDT-15m")
+    home = tmp_path_factory.mktemp("quantiles")
+    series = Series.parse("BTCUSDT-15m")
     profile = make_ranged_profile(quantiles=LEVELS, training={"epochs": 1})
     every = open_source("demo").candles(series, profile.newest_bars + LATER)
     (home / "candles").mkdir()
     every.to_frame()[:-LATER].to_csv(home / "candles" / f"{series}.csv")
     candles = open_source("files", data_dir=home / "candles").candles(series, profile.newest_bars)
-    run, begun = home / "runs" / "tiny", RunRecord.begin(profile, "files", True, "python -m v8 run")
+    run = home / "runs" / "tiny"
+    begun = RunRecord.begin(profile, "files", True, "python -m v8 run")
     with pytest.MonkeyPatch.context() as patch, RunFolder(run, begun) as folder:
         patch.setenv("V8_HOME", str(home / "caches"))
         (outcome,) = InProcessEngine().train(
@@ -226,7 +228,8 @@ def test_report_card_and_page_show_intervals(made: SimpleNamespace, issued: Issu
         assert chart["forecast"][low_name] == pytest.approx([*issued.forecast[f"{name}_q5"]], rel=1e-6)
         assert chart["forecast"][high_name] == pytest.approx([*issued.forecast[f"{name}_q95"]], rel=1e-6)
     assert "intervals of the close (90 % / 50 %)" in part
-    low, high = issued.forecast["close_q5"].iloc[0], issued.forecast["close_q95"].iloc[0]
+    low = issued.forecast["close_q5"].iloc[0]
+    high = issued.forecast["close_q95"].iloc[0]
     caption = "The median forecast of the close, then 90 % intervals"
     assert f"<caption><span>{caption}</span></caption>" in part and "50 % intervals" not in part
     shown = next(text for text in part.split("<td>") if " – " in text).partition("<")[0]
@@ -237,14 +240,16 @@ def test_report_card_and_page_show_intervals(made: SimpleNamespace, issued: Issu
 def test_the_ledger_scores_each_level_and_tells_crps_and_coverage(
     made: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    profile, every = recorded_profile(made.forecaster.metadata["profile"], where="test"), made.every
+    profile = recorded_profile(made.forecaster.metadata["profile"], where="test")
+    every = made.every
     closed_s = int(made.candles.open_time_s[-1]) + made.candles.series.bar_s
     fitted = fit_baselines(profile, made.candles, closed_s)
     entry = make_entry(made.forecaster, fitted, made.candles, closed_s + 1, "./runs/tiny")
     with_range = make_entry(
         made.forecaster, fitted, made.candles, closed_s + 1, "./runs/tiny", has_range=True
     )
-    low, high = with_range.price_range.low, with_range.price_range.high
+    low = with_range.price_range.low
+    high = with_range.price_range.high
     assert low < last_close(made.candles) < high and entry.price_range is None
     assert (with_range.values == entry.values).all() and "range" in with_range.to_json()
     assert entry.issuer.forecasters[-4:] == ("model_q5", "model_q25", "model_q75", "model_q95")

@@ -50,7 +50,8 @@ def test_errors_are_means_and_multiples_of_naive_and_of_the_best_baseline(
     fill(np.array([[[1.0, 4.0], [2.0, 2.0], [4.0, 1.0]], [[2.0, 4.0], [4.0, 2.0], [4.0, 1.0]]]))
     record = live_record(ledger, PLACE)
     (one,) = record.series
-    ohlc, volatility = one.tasks["ohlc"], one.tasks["volatility"]
+    ohlc = one.tasks["ohlc"]
+    volatility = one.tasks["volatility"]
     assert ohlc.errors == {"model": 1.5, "naive": 3.0, "har": 4.0}
     assert (ohlc.naive.relative_mae, ohlc.naive.outcome) == (0.5, "too few windows")
     assert (ohlc.best.baseline, ohlc.comparisons) == ("naive", (ohlc.naive,))
@@ -83,7 +84,8 @@ def test_coverage_is_counted_over_steps_and_columns_of_what_was_in_time(
 
 
 def test_coverages_of_several_series_are_added_where_they_have_the_same_interval() -> None:
-    one, other = Coverage({"90 %": 8, "50 %": 5}, 10), Coverage({"50 %": 1}, 2)
+    one = Coverage({"90 %": 8, "50 %": 5}, 10)
+    other = Coverage({"50 %": 1}, 2)
     assert merge_coverages([one, None, other]) == Coverage({"50 %": 6}, 12)
     assert merge_coverages([None]) is None
 
@@ -137,7 +139,8 @@ def test_series_that_share_their_days_are_one_observation_of_them(
     for scale, name in enumerate(names, start=1):
         fill(scale * losses, series=name)
     record = live_record(ledger, PLACE)
-    together, alone = record.tasks["ohlc"], record.series[0].tasks["ohlc"]
+    together = record.tasks["ohlc"]
+    alone = record.series[0].tasks["ohlc"]
     assert together.num_scored == 3 * alone.num_scored
     assert together.naive.relative_mae == pytest.approx(alone.naive.relative_mae)
     assert together.naive.p_value == pytest.approx(alone.naive.p_value, rel=1e-6)

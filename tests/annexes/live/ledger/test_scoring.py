@@ -155,11 +155,15 @@ def test_the_future_changes_no_baseline(candles: Candles, profile: Profile, fitt
 def test_too_short_a_past_and_a_hole_before_the_forecast_are_refused(
     candles: Candles, profile: Profile, fitted: FittedBaselines
 ) -> None:
-    with pytest.raises(DataError, match="baselines are fitted to at least 200 windows"):
+    with pytest.raises(DataError) as refused:
         fit_baselines(profile, candles.newest(220), int(candles.open_time_s[-1]) + BAR_S)
+    assert refused.value.where == "BTCUSDT-15m"
+    assert refused.value.got == "11"
     holed = cut(candles, int(candles.open_time_s[-45]))
-    with pytest.raises(DataError, match="unbroken rows behind the indicators' warm-up"):
+    with pytest.raises(DataError) as refused:
         fitted.forecast(holed.newest(baseline_bars(profile)))
+    assert refused.value.where == "BTCUSDT-15m"
+    assert refused.value.got == "476 that end at 2024-12-31T12:30:00Z"
 
 
 def test_a_profile_without_bands_has_baselines_too(candles: Candles, profile: Profile) -> None:

@@ -23,7 +23,8 @@ from v8.data.market.series import Series
 from v8.runs.run_folder import RunFolder, RunRecord
 from v8.runs.serving import FIRST, generation_folder, read_serving, served_folder, stop_serving
 
-BTC, DAY = "BTCUSDT-15m", "2026-11-21"
+BTC = "BTCUSDT-15m"
+DAY = "2026-11-21"
 REPLACED = Decision(
     series=BTC,
     decided_at="2026-11-21T10:00:00+00:00",

@@ -63,7 +63,8 @@ def test_its_candles_are_those_of_rest_and_the_running_one_is_not_among_them(
     exchange: ExchangeApi, source: Any
 ) -> None:
     exchange.cut_hole(str(SERIES), START_S + 1_500 * 900, START_S + 1_509 * 900)
-    found, wanted = source.candles(SERIES, 2_500), RestSource().candles(SERIES, 2_500)
+    found = source.candles(SERIES, 2_500)
+    wanted = RestSource().candles(SERIES, 2_500)
     assert found.digest == wanted.digest
     assert (found.source, len(found), found.report.num_gaps, found.report.num_missing) == (
         "ccxt",
@@ -86,7 +87,8 @@ def test_all_that_there_is_is_found_where_an_answer_holds_few_and_says_nothing_o
     exchange: ExchangeApi, source: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Many exchanges answer with the window that begins when they are asked for, empty or not."""
-    limit, real = 100, source.rest.api.exchange.fetch_ohlcv
+    limit = 100
+    real = source.rest.api.exchange.fetch_ohlcv
 
     def windowed(symbol: str, timeframe: str, limit: int, since: int | None = None) -> list[Any]:
         rows = real(symbol, timeframe, limit=1_000, **({} if since is None else {"since": since}))

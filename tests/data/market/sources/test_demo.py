@@ -102,7 +102,8 @@ def daily(name):
 
 
 def test_a_coin_that_nobody_listed_has_habits_of_its_own():
-    one, other = coin("COIN1USDT"), coin("COIN2USDT")
+    one = coin("COIN1USDT")
+    other = coin("COIN2USDT")
     assert one == coin("COIN1USDT") != other
     assert 0.1 <= one[0] <= 100
     assert 0.03 < one[1] < 0.06
@@ -125,7 +126,8 @@ def test_how_far_candles_reach_can_be_forecast_a_little_as_in_a_real_market():
         candles = DemoSource().candles(Series.parse(name), 8_000)
         size = np.log(np.log(candles.column("high") / candles.column("low")) + 1e-5)
         known = [np.convolve(size, np.ones(num) / num)[59 : len(size) - 1] for num in (1, 5, 20, 60)]
-        inputs, actual = np.column_stack([np.ones(len(known[0])), *known]), size[60:]
+        inputs = np.column_stack([np.ones(len(known[0])), *known])
+        actual = size[60:]
         fitted = np.linalg.lstsq(inputs[:5_500], actual[:5_500], rcond=None)[0]
         errors = [actual - inputs @ fitted, actual - known[0]]
         ratio = np.divide(*[np.abs(each[5_500:]).mean() for each in errors])

@@ -199,7 +199,8 @@ def test_a_small_feather_cannot_ask_for_much_memory(
     tmp_path: Path, frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tables, "MAX_UNPACKED_BYTES", 10**6)
-    file, many = tmp_path / "BTCUSDT-1h.feather", pd.DataFrame(np.zeros((10**5, 6)), columns=COLUMNS)
+    file = tmp_path / "BTCUSDT-1h.feather"
+    many = pd.DataFrame(np.zeros((10**5, 6)), columns=COLUMNS)
     for compression in ("zstd", "lz4", "uncompressed"):
         many.to_feather(file, compression=compression)
         before = pa.default_memory_pool().bytes_allocated()

@@ -282,7 +282,8 @@ def test_an_exchange_that_tells_all_prices_otherwise_is_refused_until_that_is_ac
 
 def test_what_is_accepted_is_the_apis_word_and_never_against_the_archives(exchange, home) -> None:
     LiveSource().candles(SERIES, 3_500)
-    final_s, open_s = NOW_S // DAY_S * DAY_S - 5 * BAR_S, LAST_S - 9 * BAR_S
+    final_s = NOW_S // DAY_S * DAY_S - 5 * BAR_S
+    open_s = LAST_S - 9 * BAR_S
     for at in (final_s, open_s):
         exchange.revise(str(SERIES), at, volume=7.0)
     exchange.now_s += BAR_S

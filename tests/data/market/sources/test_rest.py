@@ -57,7 +57,8 @@ def opened(waits: list[float]) -> Iterator[Callable[..., RestSource]]:
     downloaders = []
 
     def open_rest(addresses: str | None = None, limits: TimeLimits = USERS_LIMITS) -> RestSource:
-        etiquette, patience = ApiPolicy(sleep=waits.append), replace(API_RETRY_POLICY, sleep=waits.append)
+        etiquette = ApiPolicy(sleep=waits.append)
+        patience = replace(API_RETRY_POLICY, sleep=waits.append)
         downloader = Downloader("V8_REST_URL", policy=etiquette, patience=patience, limits=limits)
         downloaders.append(downloader)
         return RestSource(KlinesApi(read_addresses(addresses), downloader))
@@ -333,7 +334,8 @@ def test_a_time_of_the_exchange_that_its_candles_contradict_is_refused_with_all_
     exchange, clocked, exchange_off_s, machine_off_s, tmp_path, monkeypatch
 ) -> None:
     monkeypatch.setenv("V8_HOME", str(tmp_path))
-    exchange_s, machine_s = NOW_S + exchange_off_s, NOW_S + machine_off_s
+    exchange_s = NOW_S + exchange_off_s
+    machine_s = NOW_S + machine_off_s
     three = rf"got {iso(exchange_s)} from the exchange, {iso(machine_s)} here, .* 2024-09-04T12:00:00Z\. Name"
     with pytest.raises(DataError, match=three):
         clocked(exchange_off_s, machine_off_s).candles(SERIES, 10)
@@ -407,7 +409,8 @@ def test_when_the_weight_is_nearly_used_the_next_minute_is_awaited(exchange, ope
 
 
 def test_who_waits_for_the_exchange_is_told_how_long(exchange, waits) -> None:
-    etiquette, limits = ApiPolicy(), TimeLimits(quiet_s=0.1)
+    etiquette = ApiPolicy()
+    limits = TimeLimits(quiet_s=0.1)
     patience = replace(API_RETRY_POLICY, sleep=waits.append)
     downloader = Downloader("V8_REST_URL", policy=etiquette, patience=patience, limits=limits)
     told: list[str] = []

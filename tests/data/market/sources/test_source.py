@@ -63,7 +63,8 @@ def test_a_folder_without_use_is_refused_and_not_ignored(name, tmp_path):
 
 def test_a_source_of_ones_own_is_one_line_and_unknown_again_without_it():
     class Mine:
-        name, is_publishable = "mine", True
+        name = "mine"
+        is_publishable = True
 
     SOURCES.register(SourceKind("mine", "candles of one's own", "a test", Mine))
     try:

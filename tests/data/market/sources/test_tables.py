@@ -183,7 +183,8 @@ def test_plain_types_of_arrow_are_read_alike(tmp_path: Path, frame: pd.DataFrame
 
 
 def test_a_parquet_of_other_types_is_one_sentence(tmp_path: Path, frame: pd.DataFrame) -> None:
-    plain, num_rows = columns_of(frame), len(frame)
+    plain = columns_of(frame)
+    num_rows = len(frame)
     years = pa.array(np.full(num_rows, 10**13), pa.int64()).cast(pa.timestamp("s"))
     strange = {
         "list<element: double> in close": {"close": pa.array([[1.0]] * num_rows)},
