@@ -18,15 +18,16 @@ from typing import Any, Final, NamedTuple
 import pandas as pd
 
 from v8.base.errors import DataError, V8Error, listed
+from v8.base.language import say
 from v8.base.net import report_waiting, with_progress
-from v8.base.wording import duration, number
+from v8.base.wording import count, duration, number
 from v8.data.market.candles import Candles, price_decimals, simulated_price_decimals
 from v8.data.market.series import Series, iso
 from v8.data.market.sources.source import CandleSource, PrefetchesCandles, present_of
 from v8.forecaster.forecaster import PATH, Forecaster
 from v8.forecaster.metadata import Metadata
 from v8.forecaster.runtimes import ONNX
-from v8.model.evaluation.price_range import PriceRange, range_json
+from v8.model.evaluation.price_range import PriceRange, RangeCoverage, range_json
 from v8.profile.columns import CLOSE, HIGH, LOW, OHLC
 from v8.profile.tasks import TASKS
 from v8.publish.hub.opening import ModelPlace
@@ -163,14 +164,19 @@ class IssuedForecast:
         }
 
     def range_line(self) -> str:
-        """Say between which prices the bars ahead stay 9 times of 10; empty if that is not forecast."""
+        """Say between which prices the bars ahead should stay, and how often they did on the test span.
+
+        Empty if that is not forecast.
+        """
         if self.price_range is None:
             return ""
         span = duration(len(self.forecast) * self.candles.series.bar_s, omits_zero=True)
         low = self.written_price(self.price_range.low)
         high = self.written_price(self.price_range.high)
-        sentence = f"9 of 10 times the price stays between {low} and {high} over the next {span}."
-        return f"{self.candles.series}: {sentence}"
+        sentence = f"9 of 10 times the price should stay between {low} and {high} over the next {span}."
+        tested = self.forecaster.about.price_range
+        on_test = "" if tested is None else f" {tested_range(tested)}"
+        return f"{self.candles.series}: {sentence}{on_test}"
 
     def _model_to_json(self) -> dict[str, Any]:
         model = self.forecaster
@@ -189,6 +195,15 @@ class IssuedForecast:
         if quantiles:
             content["quantiles"] = {"levels": list(model.quantiles), "tasks": quantiles.summary()}
         return content
+
+
+def tested_range(tested: RangeCoverage) -> str:
+    """Say how often the range ahead held on the test span, or that too few windows tell it."""
+    num = count(tested.num_windows)
+    if not tested.has_enough_windows:
+        return say("How often it held on test candles is not known: only {num} checks.", num=num)
+    num_inside = count(tested.num_inside)
+    return say("In {num} checks on test candles it held {n} times.", num=num, n=num_inside)
 
 
 def error_lines(metadata: Metadata) -> list[str]:
@@ -261,7 +276,9 @@ def issue_forecast(
         price_range=outlook.price_range,
         out_of_range=outlook.out_of_range,
     )
-    issued.summary_lines()  # a damaged model whose errors cannot be written is refused here, before printing
+    # A damaged model whose errors cannot be written is refused here, before printing.
+    issued.summary_lines()
+    issued.range_line()
     return issued
 
 

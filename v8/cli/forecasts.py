@@ -129,7 +129,7 @@ def _range_note(issued: Sequence[IssuedForecast]) -> str:
         duration(len(forecast.forecast) * forecast.candles.series.bar_s, omits_zero=True)
         for forecast in issued
     }
-    return f"{name}: 9 of 10 times the price stays within, next {' / '.join(sorted(spans))}."
+    return f"{name}: 9 of 10 times the price should stay within, next {' / '.join(sorted(spans))}."
 
 
 def _best_baseline_note(issued: Sequence[IssuedForecast]) -> str:

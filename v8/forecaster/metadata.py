@@ -283,6 +283,15 @@ class Metadata:
         return Evaluation.from_json(self.content.get("evaluation"), where=self._location("evaluation"))
 
     @cached_property
+    def price_range(self) -> RangeCoverage | None:
+        """How often its range of prices held on the test span; None if that was not evaluated."""
+        section = self.content.get("price_range")
+        if section is None:
+            return None
+        location = self._location("price_range")
+        return records.checked(RangeCoverage, section, where=location, fix=_FIX, rule=AS_WRITTEN)
+
+    @cached_property
     def quality(self) -> dict[str, dict[str, Any]]:
         """Per task the comparison with naive and with the best baseline; empty if it was not evaluated."""
         if not self.is_evaluated:

@@ -216,6 +216,7 @@ def test_report_card_and_page_show_intervals(made: SimpleNamespace, issued: Issu
     assert "".join(f'<th scope="col">{head}</th>' for head in heads) in part
     with_range = replace(issued, price_range=PriceRange(1.0, 2.0))
     assert on_test in ForecastView(snapshot, with_range, PastMonth()).part
+    assert on_test in with_range.range_line()  # `predict` says what the page says
     snapshot.row_of[row.series] = replace(row, price_range=RangeCoverage(60, 54))
     on_test = "In 60 checks on test candles it held 54 times."
     assert on_test in ForecastView(snapshot, with_range, PastMonth()).part

@@ -27,7 +27,7 @@ from v8.annexes.live.app.tiles import (
     verdict_chip,
 )
 from v8.annexes.live.ledger.record import MIN_DAYS, DailyCoverage, LiveRecord, LiveTask, own_baseline_sentence
-from v8.api.issuing import IssuedForecast
+from v8.api.issuing import IssuedForecast, tested_range
 from v8.base.errors import listed
 from v8.base.invocation import command
 from v8.base.language import ENGLISH, LANGUAGES, chosen, language, say, term
@@ -460,7 +460,7 @@ class ForecastView:
                 high=self._format(HIGH, self._forecast[HIGH].max()),
             )
         return say(
-            "9 of 10 times the price stays between {low} and {high} over the next {span}.",
+            "9 of 10 times the price should stay between {low} and {high} over the next {span}.",
             low=self._format(LOW, prices.low),
             high=self._format(HIGH, prices.high),
             span=duration(len(self._forecast) * self._series.bar_s, omits_zero=True),
@@ -472,13 +472,7 @@ class ForecastView:
         tested = self._snapshot.row_of[str(self._series)].price_range
         if self.issued.price_range is None or tested is None:
             return text
-        num = count(tested.num_windows)
-        if not tested.has_enough_windows:
-            on_test = say("How often it held on test candles is not known: only {num} checks.", num=num)
-            return f"{text} {on_test}"
-        num_inside = count(tested.num_inside)
-        on_test = say("In {num} checks on test candles it held {n} times.", num=num, n=num_inside)
-        return f"{text} {on_test}"
+        return f"{text} {tested_range(tested)}"
 
     def _volatility_text(self) -> str:
         """Give the volatility at the last bar, and say whether that is usual."""
@@ -553,7 +547,7 @@ class ForecastView:
             return say("Its inputs are in the range of the training data.")
         text = say(
             "Some inputs are higher or lower than all that training saw: {names}, by up to {share} "
-            "of the range it saw; the forecast is less certain for it.",
+            "of the range it saw; there the forecast extrapolates.",
             names=listed(list(dict.fromkeys(_input_in_words(name) for name in out_of_range))),
             share=percent(max(out_of_range.values())),
         )
@@ -598,7 +592,7 @@ class ForecastView:
         if self.issued.price_range is None:
             return ""
         return say(
-            "Dotted frame: 9 of 10 times no price ahead leaves it; "
+            "Dotted frame: 9 of 10 times no price ahead should leave it; "
             "a shaded area holds for the close of one bar."
         )
 
@@ -668,8 +662,10 @@ def _range_legends(snapshot: ModelSnapshot) -> dict[str, str]:
     )
     if any(metadata.profile.quantiles for metadata in snapshot.metadata.values()):
         return {
-            "shaded": say("shaded: 9 of 10 times the price stays within, next {spans}", spans=spans),
-            "ahead": say("range ahead: 9 of 10 times the price stays within, next {spans}", spans=spans),
+            "shaded": say("shaded: 9 of 10 times the price should stay within, next {spans}", spans=spans),
+            "ahead": say(
+                "range ahead: 9 of 10 times the price should stay within, next {spans}", spans=spans
+            ),
         }
     return {
         "shaded": say("shaded: from the lowest to the highest forecast of the next {spans}", spans=spans),
