@@ -150,14 +150,6 @@ def _bands(xp: Any, closes: Closes) -> Any:
     return xp.stack([middle + half_width, middle - half_width], axis=-1)
 
 
-def _bands_on_paths(xp: Any, task: "Task", closes: Closes, summarise: Any) -> Any:
-    """Summarise both bands; with numpy each band is contiguous in memory, which makes sorting faster."""
-    if xp is not np:
-        return Task.on_paths(xp, task, closes, summarise)
-    half_width = BAND_WIDTH_STDS * closes.deviation
-    return summarise(np.stack([closes.middle + half_width, closes.middle - half_width], axis=2))
-
-
 OHLC_TASK: Final = Task(
     **_DESCRIPTIONS[c.TASK_OHLC],
     columns=OHLC,
@@ -178,7 +170,6 @@ BANDS_TASK: Final = Task(
     sides=(1.0, -1.0),
     deviations=BAND_WIDTH_STDS,
     implied=_bands,
-    on_paths=_bands_on_paths,
     # The upper band is the larger of the two.
     coherent=lambda xp, values, last, least: xp.flip(xp.sort(values, axis=-1), axis=-1),
 )
@@ -237,30 +228,12 @@ def window_moments(xp: Any, history: Any, num_steps: int, path: Any = None) -> t
     """
     total = suffix_sums(xp, history, num_steps)
     squares = suffix_sums(xp, xp.square(history), num_steps)
-    if path is not None and xp is np:
-        return _path_moments(total, squares, path)
     if path is not None:
         total = xp.expand_dims(total, 2) + running_sums(xp, path)
         squares = xp.expand_dims(squares, 2) + running_sums(xp, xp.square(path))
     mean = total / BAND_PERIOD_BARS
     variance = (squares - BAND_PERIOD_BARS * xp.square(mean)) / (BAND_PERIOD_BARS - 1)
     return mean, xp.sqrt(xp.maximum(variance, 0.0))
-
-
-def _path_moments(total_NH: Any, squares_NH: Any, path_NHP: Any) -> tuple[Any, Any]:
-    """Compute `window_moments` bit for bit, in place: allocating an array costs as much as a sum."""
-    mean = running_sums(np, path_NHP)
-    np.add(total_NH[:, :, None], mean, out=mean)
-    mean /= BAND_PERIOD_BARS
-    buffer = np.square(path_NHP)
-    deviation = running_sums(np, buffer)
-    np.add(squares_NH[:, :, None], deviation, out=deviation)
-    np.square(mean, out=buffer)
-    buffer *= BAND_PERIOD_BARS
-    deviation -= buffer
-    deviation /= BAND_PERIOD_BARS - 1
-    np.maximum(deviation, 0.0, out=deviation)
-    return mean, np.sqrt(deviation, out=deviation)
 
 
 def running_sums(xp: Any, steps: Any) -> Any:

@@ -13,6 +13,7 @@ from v8.data.market.series import Series
 from v8.data.market.sources.demo import DemoSource
 from v8.data.windows.dataset import SeriesData, prepare_series, table_columns
 from v8.data.windows.span import Span
+from v8.model.baselines.paths import mirrored_path_quantiles, path_quantiles
 from v8.model.baselines.ranges import (
     MEMBERS,
     RangeFormula,
@@ -20,9 +21,7 @@ from v8.model.baselines.ranges import (
     fit_ensemble,
     fit_log_ranges,
     fit_shares,
-    mirrored_path_quantiles,
     mix,
-    path_quantiles,
     range_terms,
     resampled_bars,
 )
@@ -89,7 +88,9 @@ def test_half_of_the_paths_say_to_the_bit_what_they_and_their_mirror_images_say(
     test = data.spans["test"]
     chosen = np.arange(0, len(train), 3)
     resampled_PHC = resampled_bars(train, ensemble.ranges(train), chosen).astype(dtype)
-    moved = np.moveaxis(resampled_PHC, 0, -1) * ensemble.ranges(test)[:, :, None, None].astype(dtype)
+    resampled_HCP = np.moveaxis(resampled_PHC, 0, -1)
+    ranges_WH = ensemble.ranges(test).astype(dtype)
+    moved = ranges_WH[:, :, None, None] * resampled_HCP
     history = test.history_close.astype(dtype)
     by_candles = replace(
         TASKS["ohlc"], on_paths=lambda xp, task, closes, summed_up: summed_up(closes.candles)
@@ -97,7 +98,8 @@ def test_half_of_the_paths_say_to_the_bit_what_they_and_their_mirror_images_say(
     levels = (0.05, 0.25, 0.5, 0.77, 0.995)
     for tasks in ([TASKS[name] for name in data.profile.tasks], [by_candles]):
         expected = path_quantiles(np, levels, tasks, history, moved)
-        found = mirrored_path_quantiles(levels, tasks, history, moved[..., : len(chosen)])
+        half_HCP = resampled_HCP[..., : len(chosen)]
+        found = mirrored_path_quantiles(levels, tasks, history, ranges_WH, half_HCP)
         assert found.keys() == expected.keys()
         for task, values in expected.items():
             assert found[task].dtype == values.dtype

@@ -15,12 +15,13 @@ week (`v8.data.windows.span.undersampled_waves`). Then
   the forecast ranges imply and the bar's own range; for bands and volatility, the deviation that follows and
   that of the naive forecast.
 
-The baseline `range_paths` uses the paths and past ranges only. It is computed with `numpy`; the published
-file of the profile of that name uses `keras.ops`; everything after the fit is written once, for either array
-namespace. The ensemble uses both formulas, with bars that are chosen at equal distances in the train span;
-`calibration: ensemble` adds it to a network. It needs no scaling and, in addition to open, high, low and
-close, no features: ranges are computed from the candles of the window, and ranges over more bars than the
-window are read from features. So it can be combined with any network, however short its window.
+The baseline `range_paths` uses the paths and past ranges only. It is computed with `numpy`, in the single
+precision of the published file of the profile of that name, which uses `keras.ops`; both simulate the paths
+as `v8.model.baselines.paths` does. The ensemble uses both formulas, with bars that are chosen at equal
+distances in the train span; `calibration: ensemble` adds it to a network. It needs no scaling and, in
+addition to open, high, low and close, no features: ranges are computed from the candles of the window, and
+ranges over more bars than the window are read from features. So it can be combined with any network, however
+short its window.
 
 If neither window nor features contain the longest range, the present level of volatility is not known, and a
 regression on the other ranges predicts a return to the level of the train span, which is wrong after the
@@ -36,14 +37,12 @@ highest errors after the market has changed. The result may still be much worse 
 its error is more than `MAX_ERROR_RATIO` times that of a member, this member is used alone.
 docs/research/frontier.md has the figures.
 
-Legend: W windows, H steps of the horizon, L terms of a log range, R terms of a task, P paths, which are the
-last axis because contiguous rows are sorted many times as fast as columns, Q levels, C columns of a task, M
-members, K the 20 known closes.
+Legend: W windows, H steps of the horizon, L terms of a log range, R terms of a task, P paths, Q levels, C
+columns of a task, M members.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -52,12 +51,12 @@ from numpy.typing import NDArray
 from v8.base.arrays import FloatArray
 from v8.base.regression import fit_without, least_absolute_errors, least_squares, weighted_median
 from v8.data.windows.span import Span, undersampled_waves
+from v8.model.baselines.paths import MIRRORED, mirrored_path_quantiles
 from v8.profile.columns import (
     CLOSE,
     HIGH,
     LOW,
     OHLC,
-    OPEN,
     RANGE_BARS,
     RECENT_RANGE,
     TASK_OHLC,
@@ -68,15 +67,10 @@ from v8.profile.formulas import FLOOR_SHARE
 from v8.profile.profile import Profile
 from v8.profile.quantile_levels import MEDIAN, apart, outer
 from v8.profile.tasks import (
-    BANDS_TASK,
-    OHLC_TASK,
     RANGE_TO_VARIANCE,
     TASKS,
     Closes,
-    Task,
-    running_sums,
     variance_weights,
-    window_moments,
 )
 
 MEMBERS: Final = ("network", "regression", "paths")
@@ -91,10 +85,6 @@ MAX_MULTIPLE: Final = 20.0
 """Upper limit of returns in forecast ranges: after an hour without trades any move is huge."""
 
 SEED: Final = 1999  # of all random numbers: the same candles give the same forecast
-WINDOWS_AT_ONCE: Final = 16  # windows whose paths are simulated together: they fit into the cache of a core
-
-MIRRORED: Final = tuple(OHLC.index({HIGH: LOW, LOW: HIGH}.get(name, name)) for name in OHLC)
-"""Positions of the columns in a mirrored bar: high and low change places."""
 
 
 @dataclass(frozen=True)
@@ -162,21 +152,18 @@ class RangeFormula:
         return self.ranges(span)[:, :, None, None] * np.moveaxis(self.resampled_PHC, 0, -1)
 
     def simulate(self, span: Span, levels: Sequence[float]) -> dict[str, FloatArray]:
-        """Simulate the paths, a few windows at a time: quantiles per task, shape (W, H, Q, C), in its unit.
+        """Simulate the paths: quantiles per task, shape (W, H, Q, C), in its unit.
 
         The precision is that of the bars of the paths.
         """
-        resampled_HCP = np.moveaxis(self.resampled_PHC[: len(self.resampled_PHC) // 2], 0, -1)
-        resampled_HCP = np.ascontiguousarray(resampled_HCP)
-        ranges_WH11 = self.ranges(span)[:, :, None, None].astype(resampled_HCP.dtype)
-        history_WK = span.history_close.astype(resampled_HCP.dtype)
-        tasks = [TASKS[name] for name in span.profile.tasks]
-        parts = []
-        for start in range(0, len(span), WINDOWS_AT_ONCE):
-            windows = slice(start, start + WINDOWS_AT_ONCE)
-            moved_WHCP = ranges_WH11[windows] * resampled_HCP
-            parts.append(mirrored_path_quantiles(levels, tasks, history_WK[windows], moved_WHCP))
-        return {task.name: np.concatenate([part[task.name] for part in parts]) for task in tasks}
+        half_HCP = np.moveaxis(self.resampled_PHC[: len(self.resampled_PHC) // 2], 0, -1)
+        return mirrored_path_quantiles(
+            levels,
+            [TASKS[name] for name in span.profile.tasks],
+            span.history_close,
+            self.ranges(span).astype(half_HCP.dtype),
+            np.ascontiguousarray(half_HCP),
+        )
 
     def regress(self, span: Span) -> dict[str, FloatArray]:
         """Forecast by the regression, per task, shape (W, H, C), in the task's unit."""
@@ -211,7 +198,7 @@ def fit_range_paths(train: Span) -> RangeFormula:
     terms_WL = terms.terms(train, floor)
     path_LH = least_squares(terms_WL, logs_WH)
     drawn = np.random.default_rng(SEED).integers(len(train), size=NUM_PATHS // 2)
-    resampled_PHC = resampled_bars(train, np.exp(terms_WL @ path_LH), drawn)
+    resampled_PHC = resampled_bars(train, np.exp(terms_WL @ path_LH), drawn).astype(np.float32)
     return RangeFormula(range_terms=terms, floor=floor, path_LH=path_LH, resampled_PHC=resampled_PHC)
 
 
@@ -326,135 +313,6 @@ def move_by(span: Span, fitted: Mapping[str, FloatArray], terms: Terms) -> dict[
         moves_WHC = np.stack([np.matmul(terms_WR, fitted_RC) for terms_WR, fitted_RC in steps], axis=1)
         forecasts[task] = span.moved(task, moves_WHC)
     return forecasts
-
-
-def path_quantiles(
-    xp: Any, levels: Sequence[float], tasks: Sequence[Task], history_close: Any, moved: Any
-) -> dict[str, Any]:
-    """Simulate paths as `path_closes` does; return quantiles per task, shape (W, H, Q, C), in its unit."""
-    paths = path_closes(xp, history_close, moved)
-    summarise = partial(_quantiles, xp, levels)
-    last = xp.take(history_close, [history_close.shape[1] - 1], axis=1)
-    last = xp.expand_dims(xp.expand_dims(last, -1), -1)
-    return {task.name: task.size(last, task.on_paths(xp, task, paths, summarise)) for task in tasks}
-
-
-_READING_NO_CANDLES: Final = (Task.on_paths, BANDS_TASK.on_paths, OHLC_TASK.on_paths)
-"""Functions `on_paths` that `mirrored_path_quantiles` can call without the candles of all paths."""
-
-
-def mirrored_path_quantiles(
-    levels: Sequence[float], tasks: Sequence[Task], history_close: FloatArray, moved: FloatArray
-) -> dict[str, FloatArray]:
-    """Compute `path_quantiles` with numpy, bit for bit, from the first half of the paths only.
-
-    The other half are their mirror images, as `resampled_bars` returns them: moves with the other sign,
-    without rounding. So the order of all candles follows from half of them.
-
-    Args:
-        levels: Levels of the quantiles, ascending, Q of them.
-        tasks: The tasks to forecast.
-        history_close: Known closes, oldest first, (W, K), quote currency.
-        moved: Open, high, low and close of each future bar of the first half of the paths, log ratios to the
-            close before, (W, H, C, P / 2).
-
-    Returns:
-        Per task quantiles, shape (W, H, Q, C), in its unit.
-    """
-    steps = moved[:, :, OHLC.index(CLOSE)]
-    simulated = running_sums(np, steps)
-    candles = (simulated - steps)[:, :, None] + moved
-    both_ways = np.concatenate([simulated, -simulated], axis=-1)
-    closes = _closes_of(np, history_close, history_close[:, -1:], both_ways)
-    if any(task.on_paths not in _READING_NO_CANDLES for task in tasks):
-        closes = replace(closes, candles=np.concatenate([candles, -candles[:, :, MIRRORED]], axis=-1))
-    last = history_close[:, -1:, None, None]
-    forecasts = {}
-    for task in tasks:
-        if task is OHLC_TASK:
-            quantiles = np.exp(_mirrored_quantiles(levels, candles))
-        else:
-            quantiles = task.on_paths(np, task, closes, partial(_quantiles, np, levels))
-        forecasts[task.name] = task.size(last, quantiles)
-    return forecasts
-
-
-def _mirrored_quantiles(levels: Sequence[float], candles: FloatArray) -> FloatArray:
-    """Compute `_quantiles` of candles and their mirror images: (W, H, C, P / 2) to (W, H, Q, C)."""
-    num_half = candles.shape[-1]
-    opened, high, low, closed = (candles[:, :, OHLC.index(name)] for name in (OPEN, HIGH, LOW, CLOSE))
-    sizes = np.abs(np.stack([opened, closed], axis=2))
-    sizes.sort(axis=-1)
-    highs = np.concatenate([high, -low], axis=-1)
-    highs.sort(axis=-1)
-
-    def ranked(ranks: NDArray[np.int64]) -> FloatArray:
-        """Return the order statistics of each candle column at some ranks, (Q,): (W, H, C, Q)."""
-        is_negative = ranks < num_half
-        # Opens and closes are symmetric about zero: their sorted values are -sizes descending, then sizes.
-        symmetric = sizes[..., np.where(is_negative, num_half - 1 - ranks, ranks - num_half)]
-        symmetric = np.where(is_negative, -symmetric, symmetric)
-        # The lows are the highs with the other sign, in reverse order.
-        ranked_high = highs[..., ranks]
-        ranked_low = -highs[..., 2 * num_half - 1 - ranks]
-        return np.stack([symmetric[:, :, 0], ranked_high, ranked_low, symmetric[:, :, 1]], axis=2)
-
-    return _interpolated(np, _fractional_ranks(levels, 2 * num_half), ranked)
-
-
-def _quantiles(xp: Any, levels: Sequence[float], values: Any) -> Any:
-    """Compute quantiles by interpolating order statistics, (W, H, C, P) to (W, H, Q, C).
-
-    The function `quantile` of the namespaces is not used: numpy sorts all numbers in a sixth of its time.
-    """
-    if xp is np:
-        # Sorting is fast only in contiguous memory.
-        sorted_WHCP = np.array(values, order="C")
-        sorted_WHCP.sort(axis=-1)
-    else:
-        sorted_WHCP = xp.sort(values, axis=-1)
-
-    def ranked(ranks: NDArray[np.int64]) -> Any:
-        return xp.take(sorted_WHCP, ranks.tolist(), axis=-1)
-
-    return _interpolated(xp, _fractional_ranks(levels, values.shape[-1]), ranked)
-
-
-def _fractional_ranks(levels: Sequence[float], num_values: int) -> FloatArray:
-    """Return the ranks of quantiles among sorted numbers, (Q,), counted from 0; they may be fractions."""
-    return np.array(levels) * (num_values - 1)
-
-
-def _interpolated(xp: Any, ranks: FloatArray, ranked: Callable[[NDArray[np.int64]], Any]) -> Any:
-    """Interpolate between the order statistics, (W, H, C, Q), of `ranked` at integer ranks: (W, H, Q, C)."""
-    low = ranked(np.floor(ranks).astype(np.int64))
-    high = ranked(np.ceil(ranks).astype(np.int64))
-    share_Q = (ranks - np.floor(ranks)).astype(np.float32 if xp is not np else np.float64)
-    return xp.transpose(low + (high - low) * share_Q, (0, 1, 3, 2))
-
-
-def path_closes(xp: Any, history_close: Any, moved: Any) -> Closes:
-    """Return closes, (W, H, P), and candles, (W, H, C, P), along paths, in units of the last close.
-
-    Args:
-        xp: `numpy` or `keras.ops`.
-        history_close: Known closes, oldest first, (W, K), quote currency.
-        moved: Open, high, low and close of each future bar of each path as log ratios to the close before,
-            (W, H, C, P).
-    """
-    # Do not reorder: published files number their operations in this order.
-    last = xp.take(history_close, [history_close.shape[1] - 1], axis=1)
-    steps = xp.take(moved, OHLC.index(CLOSE), axis=2)
-    simulated = running_sums(xp, steps)
-    candles = xp.expand_dims(simulated - steps, 2) + moved
-    return replace(_closes_of(xp, history_close, last, simulated), candles=candles)
-
-
-def _closes_of(xp: Any, history_close: Any, last: Any, simulated: Any) -> Closes:
-    """Return the closes of paths, (W, H, P), from their log ratios to the last known close, (W, 1)."""
-    path = xp.expm1(simulated)
-    mean, deviation = window_moments(xp, history_close / last - 1.0, path.shape[1], path)
-    return Closes(1.0, 1.0 + path, 1.0 + mean, deviation)
 
 
 def drawn_paths(

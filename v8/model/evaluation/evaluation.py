@@ -25,7 +25,7 @@ from v8.base.records import Count, Number, Word, adapter, check_format, checked
 from v8.data.windows.dataset import SeriesData
 from v8.data.windows.scaling import Scaling
 from v8.data.windows.span import Span
-from v8.model.baselines.baselines import BASELINES, NAIVE, Baseline
+from v8.model.baselines.baselines import BASELINES, NAIVE, Forecast
 from v8.model.evaluation import metrics
 from v8.model.evaluation.metrics import ErrorGrid, QuantileErrors, Share, StepDirection, TaskErrors
 from v8.model.evaluation.significance import (
@@ -237,20 +237,18 @@ def evaluate_windows(
     """Evaluate a model and every baseline on the test span, see `evaluate_span`.
 
     The errors of baselines on the validation span are noted, too: there the best one is chosen, so that no
-    model is compared with a baseline that was picked on the test span.
+    model is compared with a baseline that was picked on the test span. A baseline is fitted once for both.
     """
-    evaluation, losses = evaluate_span(
-        data.spans["test"], model_forecasts, train=data.spans["train"], scaling=data.scaling
-    )
-    return replace(evaluation, validation_mae=_baseline_errors(data)), losses
+    fitted = _fitted_baselines(data.spans["train"], data.scaling)
+    evaluation, losses = _evaluate(data.spans["test"], model_forecasts, fitted)
+    return replace(evaluation, validation_mae=_baseline_errors(data.spans["validation"], fitted)), losses
 
 
-def _baseline_errors(data: SeriesData) -> dict[str, dict[str, float]]:
-    """Return per task and installed baseline the mean absolute error on the validation span, in returns."""
-    span = data.spans["validation"]
+def _baseline_errors(span: Span, fitted: Mapping[str, Forecast]) -> dict[str, dict[str, float]]:
+    """Return per task and fitted baseline the mean absolute error on the validation span, in returns."""
     errors: dict[str, dict[str, float]] = {task: {} for task in TASKS if task in span.profile.tasks}
-    for name, baseline in _installed().items():
-        forecasts = baseline.fitted(data.spans["train"], data.scaling)(span)
+    for name, forecast in fitted.items():
+        forecasts = forecast(span)
         for task, by_name in errors.items():
             if task in forecasts:
                 task_errors, _ = metrics.measure_errors(span, task, forecasts[task])
@@ -258,8 +256,13 @@ def _baseline_errors(data: SeriesData) -> dict[str, dict[str, float]]:
     return errors
 
 
-def _installed() -> dict[str, Baseline]:
-    return {name: baseline for name, baseline in BASELINES.items() if baseline.is_installed()}
+def _fitted_baselines(train: Span, scaling: Scaling) -> dict[str, Forecast]:
+    """Fit every installed baseline."""
+    return {
+        name: baseline.fitted(train, scaling)
+        for name, baseline in BASELINES.items()
+        if baseline.is_installed()
+    }
 
 
 def evaluate_span(
@@ -280,6 +283,13 @@ def evaluate_span(
         SeriesError: If a task is missing, forecasts have another shape than the actual values, or an error is
             not a number or too large.
     """
+    return _evaluate(span, model_forecasts, _fitted_baselines(train, scaling))
+
+
+def _evaluate(
+    span: Span, model_forecasts: Mapping[str, AnyFloatArray], fitted: Mapping[str, Forecast]
+) -> tuple[Evaluation, Losses]:
+    """Evaluate a model and fitted baselines on some windows, see `evaluate_span`."""
     if set(model_forecasts) != set(span.profile.tasks):
         raise SeriesError(
             where=f"{span.table.series}, model",
@@ -288,8 +298,7 @@ def evaluate_span(
             fix="Pass one array for each task of the profile",
         )
     # A generator: the forecasts of one baseline are measured before those of the next one take memory.
-    # `fitted` returns a function that forecasts a span.
-    of_baselines = ((name, baseline.fitted(train, scaling)(span)) for name, baseline in _installed().items())
+    of_baselines = ((name, forecast(span)) for name, forecast in fitted.items())
     forecasts = chain([(MODEL, model_forecasts)], of_baselines)
     errors, losses = _measure(span, forecasts, metrics.measure_errors)
     tasks = {

@@ -35,6 +35,7 @@ from v8.base.rounding import MAX_STEPS
 from v8.data.windows.scaling import Scaling, TargetForm, Transform, restore, shape_inputs
 from v8.data.windows.span import Span
 from v8.model.baselines import ranges
+from v8.model.baselines.paths import path_quantiles
 from v8.model.networks.published import (
     Forecasts,
     PublishedModel,
@@ -433,7 +434,7 @@ def _simulated(profile: Profile, closes_BK: Any, moved_BHCP: Any) -> tuple[dict[
     levels = profile.quantiles or (MEDIAN,)
     medians = {}
     distances = {}
-    for task, values_BHQC in ranges.path_quantiles(ops, levels, tasks, closes_BK, moved_BHCP).items():
+    for task, values_BHQC in path_quantiles(ops, levels, tasks, closes_BK, moved_BHCP).items():
         medians[task], distance_BHLC = apart(ops, levels, values_BHQC)
         if profile.quantiles:
             shape = tuple(distance_BHLC.shape[1:])
