@@ -334,28 +334,39 @@ def drawn_paths(
     steps_HP = moved_HCP[:, OHLC.index(CLOSE)]
     before_HP = np.cumsum(steps_HP, axis=0) - steps_HP
     simulated_HCP = last_close * np.exp(before_HP[:, None] + moved_HCP)
-    num_steps, num_columns, _ = simulated_HCP.shape
     own_QHC = np.quantile(simulated_HCP, levels, axis=-1)
-    for step in range(num_steps):
-        for column in range(num_columns):
-            simulated_HCP[step, column] = _with_quantiles(
-                simulated_HCP[step, column], levels, own_QHC[:, step, column], quantiles_HQC[step, :, column]
-            )
+    own_HCX, target_HCX = _mapped_points(simulated_HCP, levels, own_QHC, quantiles_HQC)
+    for values_P, own_X, target_X in zip(
+        simulated_HCP.reshape(-1, simulated_HCP.shape[-1]),
+        own_HCX.reshape(-1, own_HCX.shape[-1]),
+        target_HCX.reshape(-1, target_HCX.shape[-1]),
+        strict=True,
+    ):
+        values_P[:] = np.interp(values_P, own_X, target_X)
     return np.asarray(TASKS[TASK_OHLC].coherent(np, np.moveaxis(simulated_HCP, -1, 0), last_close, 0.0))
 
 
-def _with_quantiles(
-    values_P: FloatArray, levels: Sequence[float], own_Q: FloatArray, target_Q: FloatArray
-) -> FloatArray:
-    """Map values, which have quantiles of their own, monotonically so that they have the target quantiles."""
+def _mapped_points(
+    values_HCP: FloatArray, levels: Sequence[float], own_QHC: FloatArray, target_HQC: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return points of values, and what these are mapped to so that the values get the target quantiles.
+
+    The points, (H, C, Q + 2), are the smallest value, the quantiles and the largest value. Beyond the outer
+    quantiles, distances are scaled as those of the outer quantiles from the median are.
+    """
     median = list(levels).index(MEDIAN)
-    ends_2 = np.array([values_P.min(), values_P.max()])
-    # Beyond the outer quantiles, distances are scaled as those of the outer quantiles from the median are.
-    own_2 = own_Q[[0, -1]] - own_Q[median]
-    target_2 = target_Q[[0, -1]] - target_Q[median]
-    stretch_2 = np.divide(target_2, own_2, out=np.ones(2), where=own_2 != 0)
-    first, last = target_Q[[0, -1]] + stretch_2 * (ends_2 - own_Q[[0, -1]])
-    return np.interp(values_P, [ends_2[0], *own_Q, ends_2[1]], [first, *target_Q, last])
+    own_HCQ = np.moveaxis(own_QHC, 0, -1)
+    target_HCQ = np.moveaxis(target_HQC, 1, -1)
+    ends_HC2 = np.stack([values_HCP.min(axis=-1), values_HCP.max(axis=-1)], axis=-1)
+    own_HC2 = own_HCQ[..., [0, -1]] - own_HCQ[..., [median]]
+    target_HC2 = target_HCQ[..., [0, -1]] - target_HCQ[..., [median]]
+    stretch_HC2 = np.divide(target_HC2, own_HC2, out=np.ones_like(own_HC2), where=own_HC2 != 0)
+    mapped_HC2 = target_HCQ[..., [0, -1]] + stretch_HC2 * (ends_HC2 - own_HCQ[..., [0, -1]])
+
+    def joined(ends_HC2: FloatArray, inner_HCQ: FloatArray) -> FloatArray:
+        return np.concatenate([ends_HC2[..., :1], inner_HCQ, ends_HC2[..., 1:]], axis=-1)
+
+    return joined(ends_HC2, own_HCQ), joined(mapped_HC2, target_HCQ)
 
 
 def resampled_bars(train: Span, forecast_WH: FloatArray, drawn: NDArray[np.int64]) -> FloatArray:
