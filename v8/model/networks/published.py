@@ -200,8 +200,10 @@ def without_cudnn(layer: Any) -> None:
             without_cudnn(part)
 
 
-def forecast_windows(model: Any, windows_NTF: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
-    """Run a serving model over raw windows, (N, T, F) to (N, H, C) per task.
+def forecast_windows(
+    model: Any, windows_NTF: NDArray[np.float32], batch: int = FORECAST_BATCH
+) -> dict[str, NDArray[np.float32]]:
+    """Run a serving model over raw windows, so many at a time, (N, T, F) to (N, H, C) per task.
 
     The last batch is filled up with its last window: a batch of another size would be rounded differently,
     and TensorFlow would trace the network again, which takes a second.
@@ -210,8 +212,8 @@ def forecast_windows(model: Any, windows_NTF: NDArray[np.float32]) -> dict[str, 
         forecasts: dict[str, NDArray[np.float32]] = model.forecast_windows(windows_NTF)
         return forecasts
     num_windows = len(windows_NTF)
-    batches = [windows_NTF[start : start + FORECAST_BATCH] for start in range(0, num_windows, FORECAST_BATCH)]
-    num_missing = FORECAST_BATCH - len(batches[-1])
+    batches = [windows_NTF[start : start + batch] for start in range(0, num_windows, batch)]
+    num_missing = batch - len(batches[-1])
     batches[-1] = np.concatenate([batches[-1], np.repeat(windows_NTF[-1:], num_missing, axis=0)])
     # Not `predict`: it sets up a data pipeline at each call, which costs more than a batch or two.
     with full_float32():
