@@ -27,3 +27,16 @@ def test_of_forty_series_everything_is_written_at_once_and_of_more_a_twentieth_o
     assert not pace.is_due(41)
     clock.now_s += 0.1
     assert pace.is_due(41)
+
+
+def test_a_file_that_may_be_a_few_seconds_old_is_written_that_often_however_few_series_there_are() -> None:
+    clock = Clock()
+    pace = Pace(clock, least_s=5.0)
+    assert pace.is_due(1)
+    with pace.timed():
+        clock.now_s += 0.1
+    clock.now_s += 4.9
+    assert not pace.is_due(1)
+    clock.now_s += 0.1
+    assert pace.is_due(1)
+    assert pace.is_due(41)

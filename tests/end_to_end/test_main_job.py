@@ -49,7 +49,7 @@ def test_g10_one_series_without_candles_leaves_the_others_whole_and_exits_4(
     assert report == f"Report: {page}"
     # There was something to look at as soon as one series was finished, and each says what it is worth.
     lines = done.stdout.splitlines()
-    (told,) = (number for number, line in enumerate(lines) if line.endswith(f"after each series: {page}"))
+    (told,) = (number for number, line in enumerate(lines) if line.endswith(f"as series end: {page}"))
     ended = [
         number
         for number, line in enumerate(lines)

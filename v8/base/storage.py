@@ -11,6 +11,7 @@ import errno
 import hashlib
 import json
 import logging
+import math
 import os
 import platform
 import re
@@ -259,15 +260,22 @@ class Pace:
     A file of 40 series is written in a hundredth of a second, after every event. A file of 4,000 takes a
     hundred times as long, and there are a hundred times as many events. Where the file must be up to date, it
     is written without asking.
+
+    Args:
+        clock: Returns seconds that never go back.
+        least_s: Seconds that pass at least between two writings, however small the file is.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, least_s: float = 0.0) -> None:
         self._clock = clock
-        self._next_s = -1.0
+        self._least_s = least_s
+        self._least_next_s = -math.inf
+        self._next_s = -math.inf
 
     def is_due(self, num_series: int) -> bool:
         """Return whether writing a file of this many series now keeps to its share of the time."""
-        return num_series <= FEW_SERIES or self._clock() >= self._next_s
+        now_s = self._clock()
+        return now_s >= self._least_next_s and (num_series <= FEW_SERIES or now_s >= self._next_s)
 
     @contextmanager
     def timed(self) -> Iterator[None]:
@@ -277,6 +285,7 @@ class Pace:
             yield
         finally:
             ended_s = self._clock()
+            self._least_next_s = ended_s + self._least_s
             self._next_s = ended_s + (ended_s - started_s) / LARGEST_SHARE
 
 

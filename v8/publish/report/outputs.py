@@ -1,7 +1,7 @@
 """What a run shows of its finished series: leaderboard, report and timing (G13).
 
-`ReportWriter` follows a run and writes them again after each series; in a large run as often as takes a
-twentieth of its time, and at its end (`v8.base.storage`).
+`ReportWriter` follows a run and writes them again when a series has ended, every few seconds at most, in a
+large run as often as takes a twentieth of its time, and at its end (`v8.base.storage`).
 
 Of each series the model that serves is shown. None of it is needed to go on: a file that cannot be written,
 and a series whose files are damaged, are reported and left out.
@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pandas as pd
 
@@ -39,6 +39,9 @@ from v8.runs.serving import served_folder
 REPORT_FILE = "report.html"
 TIMING_FILE = "timing.json"
 PICTURES_FOLDER = "report"
+
+LEAST_S: Final = 5.0
+"""Seconds between two writings: after each of forty series they took a twelfth of a run's processor time."""
 
 TIMING_FORMAT = 2  # version of the keys of `timing.json`
 
@@ -97,7 +100,7 @@ class ReportWriter(RunObserver):
         """Say where the page is once it exists; observers get the same note once."""
         file = context.plan.path.absolute() / REPORT_FILE
         if file.is_file():
-            context.notify(PageWritten(f"Report, drawn again after each series: {file.as_uri()}", file))
+            context.notify(PageWritten(f"Report, drawn again as series end: {file.as_uri()}", file))
 
 
 @dataclass(frozen=True)
@@ -130,7 +133,7 @@ class RunOutputs:
         self._redraws_all = redraws_all
         self._drawn: dict[str, _DrawnSeries] = {}
         self._features_code = ""  # the text of `features.py`; empty until a series is drawn
-        self._pace = Pace()
+        self._pace = Pace(least_s=LEAST_S)
 
     def is_due(self, num_series: int) -> bool:
         """Say whether it is time to write the outputs of so many series, or of as many as were drawn."""
