@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable
 from importlib import import_module
@@ -10,7 +11,7 @@ from typing import Any, Final
 
 from training_bench.series import load_sized_profile
 from training_bench.turn import RefusedError
-from v8.runs.engines import place
+from v8.runs.engines import process_variables
 from v8.runs.machine.choices import choose_loops, compiled_loops
 
 TURNS: Final = {
@@ -33,7 +34,7 @@ def serve(spec: dict[str, Any], orders: Iterable[str] = sys.stdin) -> None:
         orders: Lines.
     """
     if spec["is_single_threaded"]:
-        place("cpu", "auto", "1")  # the product's own way to make a worker single-threaded
+        os.environ.update(process_variables("cpu"))  # the product's own way to make a worker single-threaded
         if spec["kind"] in {"product", "fleet"} and spec["format"] == "float32":
             profile = load_sized_profile(spec)
             loops = choose_loops(profile, on_message=lambda text: print(text, file=sys.stderr))

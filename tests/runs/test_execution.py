@@ -65,7 +65,7 @@ class Market:
         return DemoSource().candles(series, num_bars - (series in self.shorter), end_s)
 
 
-class HollowEngine:
+class HollowEngine(Engine):
     """Writes a hollow artefact instead of training."""
 
     def __init__(self, broken: Sequence[Series] = ()) -> None:

@@ -11,7 +11,6 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from http.client import HTTPException, HTTPResponse
 from typing import Any, Final, Self, TypeVar
@@ -54,12 +53,14 @@ class HttpClient:
         self, headers: Mapping[str, str], *, num_connections: int = 1, max_redirects: int = 0
     ) -> None:
         self._session = _Session()
+        self._handles: dict[int, RequestHandle] = {}
+        """The request that is under way in each thread; `ask` gives each one a thread of its own."""
         self._session.headers.update(headers)
         self._follows_redirects = max_redirects > 0
         if self._follows_redirects:
             self._session.max_redirects = max_redirects
         for scheme in ("http://", "https://"):
-            self._session.mount(scheme, _WatchedAdapter(pool_maxsize=num_connections))
+            self._session.mount(scheme, _WatchedAdapter(self._handles, num_connections))
 
     def ask(
         self,
@@ -92,7 +93,7 @@ class HttpClient:
         limits = (times.connect_s, times.silence_s)
 
         def call() -> Result:
-            _CURRENT.set(request)
+            self._handles[threading.get_ident()] = request
             try:
                 with self._session.request(
                     method,
@@ -109,6 +110,7 @@ class HttpClient:
                 request.require_active()
                 return result
             finally:
+                del self._handles[threading.get_ident()]
                 request.close()
 
         return call_within(times.all_s, call, request.cancel)
@@ -163,9 +165,6 @@ class RequestHandle:
             self._sockets.clear()
 
 
-_CURRENT: Final[ContextVar[RequestHandle]] = ContextVar("current_request")
-
-
 class _Session(requests.Session):
     """A session that sends no password of its own accord and reads no body of a redirect."""
 
@@ -194,13 +193,24 @@ def _unchanged(request: requests.PreparedRequest) -> requests.PreparedRequest:
 
 
 class _WatchedAdapter(HTTPAdapter):
-    """Sends each request once, over connections whose sockets can be shut down by a `RequestHandle`."""
+    """Sends each request once, over connections whose sockets can be shut down by a `RequestHandle`.
+
+    Args:
+        handles: The request of each thread; `urllib3` makes connections itself, and hands nothing to them.
+        num_connections: Number of connections to a host that stay open.
+    """
+
+    def __init__(self, handles: Mapping[int, RequestHandle], num_connections: int) -> None:
+        self._handles = handles
+        super().__init__(pool_maxsize=num_connections)
 
     def get_connection_with_tls_context(self, *args: Any, **options: Any) -> Any:
         """Return a connection pool, through a proxy or not, that makes watched connections."""
         pool: Any = super().get_connection_with_tls_context(*args, **options)
         if not issubclass(pool.ConnectionCls, _Watched):
-            pool.ConnectionCls = type("WatchedConnection", (_Watched, pool.ConnectionCls), {})
+            pool.ConnectionCls = type(
+                "WatchedConnection", (_Watched, pool.ConnectionCls), {"handles": self._handles}
+            )
         return pool
 
 
@@ -220,12 +230,13 @@ class _Watched:
 
     response_class = _OneLengthResponse
     sock: Any
+    handles: Mapping[int, RequestHandle]
 
     def _new_conn(self) -> socket.socket:
         """Connect, before TLS and a tunnel through a proxy."""
         connection: socket.socket = super()._new_conn()  # type: ignore[misc]
         try:
-            _CURRENT.get().watch(connection)
+            self.handles[threading.get_ident()].watch(connection)
         except BaseException:
             connection.close()
             raise
@@ -234,10 +245,10 @@ class _Watched:
     def _tunnel(self) -> None:
         """Ask a proxy for a tunnel; headers that end because the request was cancelled do not count."""
         super()._tunnel()  # type: ignore[misc]
-        _CURRENT.get().require_active()
+        self.handles[threading.get_ident()].require_active()
 
     def putrequest(self, *args: Any, **options: Any) -> None:
         """Start a request, perhaps over a connection that is already open."""
         if self.sock is not None:
-            _CURRENT.get().watch(self.sock)
+            self.handles[threading.get_ident()].watch(self.sock)
         super().putrequest(*args, **options)  # type: ignore[misc]

@@ -55,6 +55,7 @@ def run(
         return
     _check_places(options.runs, options.publish)
     continuing = command("run", *options.words(), *cli.language_words(lang))
+    cli.settle_process(options.device)
     prepared = PreparedRun.from_options(options.model_copy(update={"command": continuing}))
     _start_run(prepared, dry_run=dry_run, opens=opens)
 
@@ -406,6 +407,7 @@ def backtest(
     from v8.runs.backtest import BacktestOptions
     from v8.runs.engines import choose_engine
 
+    cli.settle_process(device)
     chosen_engine = choose_engine(engine, device, workers, fleet_size, address)
     echo(f"Preparing to evaluate {loaded.name}.")
     backtest_options = BacktestOptions(loaded, chosen, folds, history, cli.this_command())

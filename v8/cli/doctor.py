@@ -10,6 +10,7 @@ from v8.base.errors import V8Error
 from v8.base.storage import packaged
 from v8.base.terminal import print_all_lines, print_json, print_lines, print_table
 from v8.base.wording import Table
+from v8.cli.shared import settle_process
 from v8.profile.profile import Profile
 from v8.runs.engines import place
 from v8.runs.machine.doctor import examine, report_of
@@ -26,6 +27,7 @@ def run_doctor(profile: Profile, seconds: float, *, is_json: bool) -> int:
     started = time.monotonic()
 
     def count_workers() -> int:
+        settle_process("cpu")  # from here on each process has one thread
         return place("cpu", "auto", "1").num_workers
 
     findings = examine(profile, seconds, count_workers)

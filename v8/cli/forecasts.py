@@ -21,6 +21,7 @@ from v8.base.starting import quiet_start
 from v8.base.terminal import print_json, print_lines, print_message, print_reasons, print_table
 from v8.base.wording import ABSENT, Table, duration, frame_csv, number, percent, plural, price
 from v8.cli.options import picture_file, require_picture
+from v8.cli.shared import settle_process
 from v8.data.market.series import iso
 from v8.forecaster.runtimes import require_onnx_packages
 from v8.model.evaluation.price_range import RANGE_SHARE
@@ -28,7 +29,6 @@ from v8.model.evaluation.significance import BEATS, LOSES
 from v8.profile.columns import BAND_PERIOD_BARS, CLOSE, OPEN_TIME, VOLATILITY
 from v8.profile.quantile_levels import interval_names, intervals, quantile_column
 from v8.publish.hub.opening import is_repository
-from v8.runs.engines import place as place_models
 
 MAX_DETAILED: Final = 4
 """Up to so many series are printed bar by bar, too; of more there is one row each."""
@@ -52,7 +52,7 @@ def print_forecasts(
     Raises:
         V8Error: If one series was requested and cannot be forecast.
     """
-    place_models("auto", "1", "1")  # the same sums in the same order as when the models were evaluated
+    settle_process()
     with quiet_start():
         issued, refused = issue()
     if refused and not is_many:
@@ -301,7 +301,7 @@ def export_onnx(
         from v8.publish.hub.pull import pull
 
         folder = pull(str(place), names or None).folder
-    place_models("auto", "1", "1")
+    settle_process()
     open_source = sources_of(folder)
     with quiet_start():
         exported = write_onnx_models(folder, open_source=open_source, names=names, out=out)
@@ -328,7 +328,7 @@ def export_forecasts(
         is_overwriting: Whether a file of others may be replaced.
         export_options: Further arguments of `write_forecasts`.
     """
-    place_models("auto", "1", "1")  # the same sums in the same order as when the models were evaluated
+    settle_process()
     require_own(flag, file, is_overwriting=is_overwriting)  # it was checked before a back-test of hours, too
     with quiet_start():
         exported = write_forecasts(place, file, **export_options)

@@ -50,6 +50,16 @@ def _set_language(lang: Language | None) -> None:
         os.environ["V8_LANG"] = lang
 
 
+def settle_process(device: str = "auto") -> None:
+    """Let this process, and those that it starts, compute on a device; before TensorFlow is imported.
+
+    The same sums in the same order as in training: else a forecast differs from the one that was evaluated.
+    """
+    from v8.runs.engines import process_variables
+
+    os.environ.update(process_variables(device))
+
+
 SeriesOption = Annotated[list[str] | None, Option(metavar="BTCUSDT-15m", help="Repeatable. Default: all.")]
 UniverseOption = Annotated[Path | None, Option(metavar="FILE.yaml", help="A file that lists series.")]
 SourceOption = Annotated[str, Option(metavar="|".join(SOURCES), help="Where candles come from.")]

@@ -525,8 +525,7 @@ class Forecaster:
         companions = self.companions(covariates)
         if own.covariates or not companions:
             return own
-        joined = companions.joined(own)
-        return companions.require_up_to_date(own, joined) if reaches else joined
+        return companions.joined(own, needs_newest=reaches)
 
     def forecast_after(self, table: FeatureTable, anchors: NDArray[np.int64]) -> pd.DataFrame:
         """Forecast from the windows that end at some rows; the result is as of `forecast_history`.

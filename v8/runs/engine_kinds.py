@@ -3,8 +3,8 @@
 The command line reads the names from here, so this module imports little.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from v8.base import annexes
@@ -24,6 +24,8 @@ class Placement:
     gpus: tuple[str, ...] = ()  # one a process, as CUDA_VISIBLE_DEVICES names it; none: they share all
     device: str = "auto"  # one of `v8.runs.engines.DEVICES`; engines of other machines look for it there
     address: str | None = None  # where an engine of other machines finds them; None uses this one
+    variables: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    """Environment variables of every process of the run, see `v8.runs.engines.process_variables`."""
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,9 @@ on a larger fleet gains nothing, is measured before training (`v8.runs.machine.c
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from multiprocessing import get_context
 from typing import Final
 
@@ -43,7 +44,7 @@ _MOST: Final = 10_000  # processes and series of one program are fewer on any ma
 def choose_engine(
     name: str, device: str, workers: str, fleet_size: str, address: str | None = None
 ) -> Engine:
-    """Open the engine that flags of these names choose; must run before TensorFlow is imported.
+    """Open the engine that flags of these names choose; see `Placement`.
 
     Raises:
         ProfileError: If there is no such engine, its package is not installed, or flags contradict it.
@@ -56,7 +57,6 @@ def choose_engine(
         _check_address(address, kind)
     choose_device(device, is_elsewhere=kind.is_elsewhere)
     if kind.is_elsewhere:
-        _limit_threads(device)  # this process evaluates updates
         placement = choose_shares(workers, fleet_size, device, address)
     else:
         placement = place(device, workers, fleet_size)
@@ -76,7 +76,7 @@ def _check_address(address: str, kind: EngineKind) -> None:
 
 
 def choose_device(device: str, *, is_elsewhere: bool = False) -> None:
-    """Make one of `DEVICES` the one that computes, before TensorFlow is imported.
+    """Check that one of `DEVICES` can compute.
 
     Where other machines compute (`is_elsewhere`), no GPU is looked for on this one. Raises `ProfileError` if
     the device is unknown, or a GPU is wanted and TensorFlow sees none.
@@ -84,8 +84,6 @@ def choose_device(device: str, *, is_elsewhere: bool = False) -> None:
     if device not in DEVICES:
         rule = f"is one of {', '.join(DEVICES)}"
         raise ProfileError(where="param:device", rule=rule, got=repr(device), fix="Choose one of these")
-    if device == "cpu":
-        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     if device == "gpu" and not is_elsewhere:
         _require_gpu()
 
@@ -115,23 +113,32 @@ def where_work_is() -> tuple[bool, str]:
 
 
 def place(device: str, workers: str, fleet_size: str) -> Placement:
-    """Decide where the work goes, and make each process single-threaded on a CPU.
-
-    One thread a process is also what makes results repeatable: the same sums in the same order, whether a
-    series is trained alone or among others. The device is one of `DEVICES`, already chosen.
-    """
-    may_have_gpu = _limit_threads(device)
+    """Decide where the work goes. The device is one of `DEVICES`, already checked."""
+    may_have_gpu = _may_be_gpu(device)
     num_cores = hardware.num_usable_cores()
     gpus = hardware.visible_gpus() if may_have_gpu else ()
-    return choose_placement(workers, fleet_size, may_have_gpu=may_have_gpu, num_cores=num_cores, gpus=gpus)
+    placement = choose_placement(
+        workers, fleet_size, may_have_gpu=may_have_gpu, num_cores=num_cores, gpus=gpus
+    )
+    return replace(placement, variables=process_variables(device))
 
 
-def _limit_threads(device: str) -> bool:
-    """Give each process one thread where no GPU may be what computes; return whether one may."""
-    may_have_gpu = device != "cpu" and hardware.may_have_gpu()
-    if not may_have_gpu:
-        os.environ.update(SINGLE_THREADED | os.environ)
-    return may_have_gpu
+def process_variables(device: str) -> dict[str, str]:
+    """Return the environment variables of processes that compute on one of `DEVICES`.
+
+    TensorFlow reads them when it starts. Where no GPU may be what computes, each process has one thread. That
+    is also what makes results repeatable: the same sums in the same order, whether a series is trained alone
+    or among others. Variables that the user has set stay, but for the GPUs of `cpu`.
+    """
+    if _may_be_gpu(device):
+        return {}
+    variables = {name: value for name, value in SINGLE_THREADED.items() if name not in os.environ}
+    return {**variables, "CUDA_VISIBLE_DEVICES": "-1"} if device == "cpu" else variables
+
+
+def _may_be_gpu(device: str) -> bool:
+    """Return whether a GPU may be what computes."""
+    return device != "cpu" and hardware.may_have_gpu()
 
 
 def choose_placement(
@@ -181,6 +188,7 @@ def choose_shares(workers: str, fleet_size: str, device: str, address: str | Non
         is_measured=num_workers is None,
         device=device,
         address=address,
+        variables=process_variables(device),  # this process evaluates updates
     )
 
 
@@ -203,6 +211,11 @@ class LocalEngine(Engine):
 
     def __init__(self, placement: Placement) -> None:
         self._placement = placement
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """Those of its placement."""
+        return self._placement.variables
 
     def train(self, jobs: Sequence[Job], observer: RunObserver) -> Iterator[SeriesOutcome]:
         """Make the artefact of every job; TensorFlow starts only in the process that trains."""

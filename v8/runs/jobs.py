@@ -1,7 +1,7 @@
 """Jobs and engines: a job is all that one artefact is made from; an engine makes the artefacts of jobs."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,6 +58,11 @@ class Engine(ABC):
     (`v8.runs.workers`), which starts processes, or to `InProcessEngine` (`v8.runs.local`). Other engines
     train on other machines.
     """
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """Environment variables of this process, and of those that it starts, while it carries out a run."""
+        return {}
 
     @abstractmethod
     def train(self, jobs: Sequence[Job], observer: RunObserver) -> Iterator[SeriesOutcome]:

@@ -46,7 +46,7 @@ class CutOff(Exception):
     """What a kill is in these tests."""
 
 
-class Trains:
+class Trains(Engine):
     """Trains, counts what it has trained, and is cut off after so many."""
 
     def __init__(self, most: int = 1_000) -> None:

@@ -131,6 +131,7 @@ def _place(device: str, fleet_size: str) -> "Placement":
 
     if device != "gpu":  # only the measuring processes look for a GPU; this one would keep it from them
         choose_device(device)
+    cli.settle_process(device)
     return place(device, "auto", fleet_size)
 
 
@@ -191,6 +192,7 @@ def _compare_back_tests(
     from v8.runs.backtest import BacktestOptions
     from v8.runs.engines import choose_engine
 
+    cli.settle_process(device)
     engine = choose_engine(cli.DEFAULT_ENGINE, device, "auto", fleet_size)
     results_by_profile = {}
     for profile in profiles:

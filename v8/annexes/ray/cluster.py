@@ -24,7 +24,7 @@ import secrets
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -83,6 +83,11 @@ class RayEngine(Engine):
 
     def __init__(self, placement: Placement) -> None:
         self._placement = placement
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """Those of its placement."""
+        return self._placement.variables
 
     def train(self, jobs: Sequence[Job], observer: RunObserver) -> Iterator[SeriesOutcome]:
         """Make the artefact of every job; yield how each series ended as soon as it is known.

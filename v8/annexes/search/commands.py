@@ -59,6 +59,7 @@ def search(
 
     file = config_path(profile) if profile in profile_names() else Path(profile)
     search_ranges = read_ranges(ranges or file.parent / "search" / file.name, loaded)
+    cli.settle_process(device)
     chosen_engine = choose_engine(engine, device, workers, "auto", address)
     echo(f"Preparing to search from {loaded.name}.")
     words_to_continue = command(*(word for word in sys.argv[1:] if word != "--redo"))

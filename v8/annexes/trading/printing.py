@@ -9,10 +9,10 @@ from v8.annexes.trading.study import measure_trading
 from v8.base.language import language
 from v8.base.starting import quiet_start
 from v8.base.terminal import print_lines, print_page, print_table
+from v8.cli.shared import settle_process
 from v8.data.market.sources.source import CandleSource
 from v8.publish.report.markup import DEMO_WARNING, Html, join
 from v8.runs.backtest_results import BacktestResults
-from v8.runs.engines import place as place_models
 
 
 def print_trading(
@@ -22,7 +22,7 @@ def print_trading(
     names: Sequence[str] = (),
 ) -> TradingResults:
     """Print and write what trading by the models of a place would have gained; see `measure_trading`."""
-    place_models("auto", "1", "1")  # the same sums in the same order as when the models were evaluated
+    settle_process()
     with quiet_start():
         results = measure_trading(place, terms, open_source, names)
     lines = [DEMO_WARNING] if results.is_demo else []

@@ -205,9 +205,6 @@ class Companions:
         self._settings = tuple(tables)
         self._in_memory = dict(in_memory or {})
         self._cache: dict[tuple[Series, int, int], Candles] = {}
-        self._last_available_s: dict[str, int] = {}
-        """Of each covariate that the newest candle of the last join lacked: open time of the last that had
-        it."""
         names = [*self._neighbour_columns, *(settings.file for settings in self._settings)]
         unknown = [repr(name) for name in self._in_memory if name not in names]
         if unknown:
@@ -256,18 +253,21 @@ class Companions:
 
     def newest(self, source: CandleSource, series: Series, num_bars: int) -> Candles:
         """Return the newest candles of a source; a DataError if the very newest lacks a covariate."""
-        own = source.candles(series, num_bars)
-        return self.require_up_to_date(own, self.joined(own, source))
+        return self.joined(source.candles(series, num_bars), source, needs_newest=True)
 
-    def joined(self, own: Candles, source: CandleSource | None = None) -> Candles:
+    def joined(
+        self, own: Candles, source: CandleSource | None = None, *, needs_newest: bool = False
+    ) -> Candles:
         """Join candles with their covariates, and drop those that lack one.
 
         Args:
             own: Candles of the series.
             source: Source of neighbours that are not in memory; without it, all must be in memory.
+            needs_newest: Refuse to drop the newest candle.
 
         Raises:
-            DataError: If no candle has all covariates, or a neighbour cannot be used.
+            DataError: If no candle has all covariates, or a neighbour cannot be used; or, with
+                `needs_newest`, the newest candle lacks a covariate.
         """
         if not self:
             return own
@@ -285,9 +285,9 @@ class Companions:
                     "or raise max_age_s of the table"
                 ),
             )
-        self._last_available_s = {
-            origin.name: int(own.open_time_s[origin.has][-1]) for origin in incomplete if not origin.has[-1]
-        }
+        late = [origin for origin in incomplete if not origin.has[-1]]
+        if needs_newest and late:
+            raise _late_covariates(own, late)
         columns = {name: column[rows] for origin in origins for name, column in origin.columns.items()}
         num_dropped = len(own) - len(rows)
         return own.select_rows(
@@ -295,23 +295,6 @@ class Companions:
             columns,
             num_alone=own.report.num_alone + num_dropped,
             lacking={origin.name: int((~origin.has).sum()) for origin in incomplete},
-        )
-
-    def require_up_to_date(self, own: Candles, joined: Candles) -> Candles:
-        """Return joined candles; a DataError if the newest candle of the series was dropped from them.
-
-        They must be the result of the last call of `joined`.
-        """
-        if joined.open_time_s[-1] == own.open_time_s[-1]:
-            return joined
-        names = listed(list(self._last_available_s))
-        newest = iso(own.open_time_s[-1])
-        last = [f"{name} up to the one of {iso(last_s)}" for name, last_s in self._last_available_s.items()]
-        raise DataError(
-            where=str(own.series),
-            rule=f"a forecast needs {names} at its newest candle, too, which opened at {newest}",
-            got=listed(last),
-            fix="Try again when it has arrived, or give newer candles or a newer table (param:tables FOLDER)",
         )
 
     def _aligned_neighbours(self, own: Candles, source: CandleSource | None) -> list[_Aligned]:
@@ -360,6 +343,19 @@ class Companions:
         if other.open_time_s[-1] == last_s:  # else its newest candle may still arrive
             self._cache[key] = other
         return other
+
+
+def _late_covariates(own: Candles, late: Sequence[_Aligned]) -> DataError:
+    """Return the error for a newest candle that lacks covariates; each of them has an earlier one."""
+    names = listed([origin.name for origin in late])
+    newest = iso(own.open_time_s[-1])
+    last = [f"{origin.name} up to the one of {iso(own.open_time_s[origin.has][-1])}" for origin in late]
+    return DataError(
+        where=str(own.series),
+        rule=f"a forecast needs {names} at its newest candle, too, which opened at {newest}",
+        got=listed(last),
+        fix="Try again when it has arrived, or give newer candles or a newer table (param:tables FOLDER)",
+    )
 
 
 def _span(times_s: Times) -> str:

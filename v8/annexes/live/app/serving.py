@@ -16,10 +16,9 @@ from v8.base.errors import ProfileError
 from v8.base.interruption import set_exit_message
 from v8.base.starting import quiet_start
 from v8.base.terminal import print_message
-from v8.cli.shared import LOOPBACK
+from v8.cli.shared import LOOPBACK, settle_process
 from v8.data.market.sources.source import CandleSource, present_of
 from v8.forecaster.runtimes import AUTO
-from v8.runs.engines import place as place_models
 from v8.runs.run_folder import folder_advice
 
 HUB_PAGE: Final = "https://huggingface.co"
@@ -76,7 +75,7 @@ def serve_page(
             raise ProfileError(where=f"param:host {name}", rule=rule, got=got, fix=fix)
         print_message(f"No {TOKEN_VARIABLE} is set: whoever can reach {name} port {port} reads all of it.")
     set_exit_message("stopped: the page is not served any more.")
-    place_models("auto", "1", "1")  # the same sums in the same order as when the models were evaluated
+    settle_process()
     with quiet_start():
         service = ForecastService(
             models,

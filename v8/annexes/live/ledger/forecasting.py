@@ -18,10 +18,9 @@ from v8.base.net import in_thread, with_progress
 from v8.base.starting import quiet_start
 from v8.base.terminal import print_lines, print_message
 from v8.base.wording import plural
-from v8.cli.shared import place_words
+from v8.cli.shared import place_words, settle_process
 from v8.data.market.series import iso
 from v8.data.market.sources.source import CandleSource
-from v8.runs.engines import place as place_models
 
 
 def forecast_into_ledger(
@@ -47,7 +46,7 @@ def forecast_into_ledger(
     if receiver:
         words = [word.replace(receiver.url, "URL") for word in words]  # the address may hold a secret
     set_exit_message(f"interrupted: {ledger_file} is whole. Continue with: {command(*words)}")
-    place_models("auto", "1", "1")  # the same sums in the same order as when the models were evaluated
+    settle_process()
     with quiet_start():
         models = find_models()  # first: no file is made if there are no models
     with Ledger.open_to_write(ledger_file) as ledger:

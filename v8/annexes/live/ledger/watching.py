@@ -321,7 +321,8 @@ class LedgerUpdater:
                     companions = Companions.of(forecaster.about.trained_profile)
                     joined = companions.joined(candles, source)
                     self._issue(closes_s, forecaster, joined, source, result)
-                    companions.require_up_to_date(candles, joined)
+                    if joined.open_time_s[-1] < candles.open_time_s[-1]:
+                        companions.joined(candles, source, needs_newest=True)  # it says what lacks
             self._score(series, candles, result)
         state.checked_s = newest_s
 

@@ -8,12 +8,12 @@ Anything else is an error immediately. A long wait is reported to the user.
 
 import os
 import re
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack
-from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, TypeVar
 from urllib.parse import urlsplit, urlunsplit
@@ -36,7 +36,6 @@ _CHUNK_BYTES = 1 << 16
 _PASSING = frozenset({429, *range(500, 600)})  # status codes of temporary failures
 _NO_ADDRESS = (InvalidSchema, InvalidURL, MissingSchema, TooManyRedirects)
 
-_BATCH: Final[ContextVar[object]] = ContextVar("batch_of_downloads", default=None)
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -168,13 +167,16 @@ class Downloader:
         The first error cancels what is left and is raised. `work` must not call `map` itself: with all
         threads waiting for others, none would be free to work.
         """
-        batch = object()
+        threads: set[int] = set()  # those that work for this call now
 
-        def work_in_batch(item: Item) -> Result:
-            _BATCH.set(batch)
-            return work(item)
+        def work_in_thread(item: Item) -> Result:
+            threads.add(threading.get_ident())
+            try:
+                return work(item)
+            finally:
+                threads.discard(threading.get_ident())
 
-        futures = [self._pool.submit(work_in_batch, item) for item in items]
+        futures = [self._pool.submit(work_in_thread, item) for item in items]
         try:
             pending = set(futures)
             while pending:
@@ -187,7 +189,7 @@ class Downloader:
             for future in futures:
                 future.cancel()
             for download in list(self._downloads):
-                if download.batch is batch:  # true only after an error
+                if download.thread in threads:  # true only after an error
                     download.cancel()
 
     def fetch(self, url: str, *, max_bytes: int, auth: Auth | None = None, name: str = "") -> bytes | None:
@@ -273,7 +275,7 @@ class _Download:
     start_s: float  # start of the first try, seconds of the monotonic clock
     num_tries: int = 1  # number of the present try, counted from 1
     is_cancelled: bool = False
-    batch: object = field(default_factory=_BATCH.get)  # identifies the call of `map` that it belongs to
+    thread: int = field(default_factory=threading.get_ident)  # identifier of the thread that downloads
     _handle: RequestHandle | None = None
 
     def new_handle(self) -> RequestHandle:
