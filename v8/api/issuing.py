@@ -175,7 +175,7 @@ class IssuedForecast:
         high = self.written_price(self.price_range.high)
         sentence = f"9 of 10 times the price should stay between {low} and {high} over the next {span}."
         tested = self.forecaster.about.price_range
-        on_test = "" if tested is None else f" {tested_range(tested)}"
+        on_test = "" if tested is None else f" {coverage_sentence(tested)}"
         return f"{self.candles.series}: {sentence}{on_test}"
 
     def _model_to_json(self) -> dict[str, Any]:
@@ -197,7 +197,7 @@ class IssuedForecast:
         return content
 
 
-def tested_range(tested: RangeCoverage) -> str:
+def coverage_sentence(tested: RangeCoverage) -> str:
     """Say how often the range ahead held on the test span, or that too few windows tell it."""
     num = count(tested.num_windows)
     if not tested.has_enough_windows:

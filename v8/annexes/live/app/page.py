@@ -27,7 +27,7 @@ from v8.annexes.live.app.tiles import (
     verdict_chip,
 )
 from v8.annexes.live.ledger.record import MIN_DAYS, DailyCoverage, LiveRecord, LiveTask, own_baseline_sentence
-from v8.api.issuing import IssuedForecast, tested_range
+from v8.api.issuing import IssuedForecast, coverage_sentence
 from v8.base.errors import listed
 from v8.base.invocation import command
 from v8.base.language import ENGLISH, LANGUAGES, chosen, language, say, term
@@ -472,7 +472,7 @@ class ForecastView:
         tested = self._snapshot.row_of[str(self._series)].price_range
         if self.issued.price_range is None or tested is None:
             return text
-        return f"{text} {tested_range(tested)}"
+        return f"{text} {coverage_sentence(tested)}"
 
     def _volatility_text(self) -> str:
         """Give the volatility at the last bar, and say whether that is usual."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from v8.api.issuing import tested_range
+from v8.api.issuing import coverage_sentence
 from v8.model.evaluation.price_range import ENOUGH_WINDOWS, RangeCoverage
 
 
@@ -13,5 +13,5 @@ from v8.model.evaluation.price_range import ENOUGH_WINDOWS, RangeCoverage
     [(RangeCoverage(60, 45), ("60", "45")), (RangeCoverage(ENOUGH_WINDOWS - 1, 40), ("not known", "49"))],
 )
 def test_a_range_is_told_with_what_was_measured(coverage: RangeCoverage, numbers: tuple[str, ...]) -> None:
-    sentence = tested_range(coverage)
+    sentence = coverage_sentence(coverage)
     assert all(number in sentence for number in numbers)
