@@ -42,8 +42,6 @@ from later_candles import BEGIN_S, with_future
 from loopback import WRITE_TOKEN, LoopbackHub
 from watched_replay import ledger_rows
 
-from v8.base.former_names import KEYS, VALUES, with_current_names
-
 FIXED = ["--device", "cpu", "--workers", "1"]
 EXACT = ["--precision", "float32"]
 RUNS = {
@@ -60,13 +58,6 @@ CLOSES = 4
 CHANGING = {"created_at", "seconds", "versions", "machine", "command", "peak_memory_bytes", "windows_per_s"}
 CHANGING |= {"peak_process_bytes", "place", "revision"}
 CHANGING |= {"format"}
-FORMER_FILES = re.compile(r"season\.npz$")
-FORMER_COLUMNS = {
-    "mae_multiple_of_naive": "relative_mae",
-    "mae_multiple_of_best": "relative_mae_to_best",
-    "multiple_of_naive": "relative_mae",
-    "multiple_of_best": "relative_mae_to_best",
-}
 PAGE = "page: "
 """Begins the name of a text, whose words may change."""
 LEFT_OUT = {"timing.json", "manifest.json"}
@@ -212,7 +203,7 @@ def files(out: Path) -> Iterator[Path]:
 
 def digest(path: Path, out: Path) -> Iterator[tuple[str, str]]:
     """Give the digests of a file by name: one, or one a weight and one of the rest."""
-    name = FORMER_FILES.sub("fold_losses.npz", str(path.relative_to(out)))
+    name = str(path.relative_to(out))
     match path.suffix:
         case ".keras":
             with zipfile.ZipFile(path) as inside:
@@ -222,21 +213,18 @@ def digest(path: Path, out: Path) -> Iterator[tuple[str, str]]:
                     weights.visititems(partial(_weight, digests))
                     yield from ((f"{name}:{weight}", value) for weight, value in digests)
         case ".json":
-            content = with_current_names(json.loads(path.read_text()))
+            content = json.loads(path.read_text())
             yield name, sha256(json.dumps(steady(content), sort_keys=True).encode())
         case ".csv":
             table = pd.read_csv(path)
             columns = [
                 column for column in table.columns if not re.search("seconds|windows_per_s|time", column)
             ]
-            table = table[columns].rename(columns=current_column)
-            yield name, sha256(table.to_csv().encode())
+            yield name, sha256(table[columns].to_csv().encode())
         case ".npz":
             with np.load(path) as arrays:
                 for key in arrays.files:
-                    task, _, forecaster = key.partition(" ")
-                    current = f"{task} {VALUES.get(forecaster, forecaster)}"
-                    yield f"{name}:{current}", sha256(np.ascontiguousarray(arrays[key]).tobytes())
+                    yield f"{name}:{key}", sha256(np.ascontiguousarray(arrays[key]).tobytes())
         case ".html" | ".md" | ".txt":
             yield f"{PAGE}{name}", sha256(text_of(path.read_text()).encode())
         case ".sqlite":
@@ -244,10 +232,7 @@ def digest(path: Path, out: Path) -> Iterator[tuple[str, str]]:
                 table: [[str(cell) for cell in row] for row in rows]
                 for table, rows in ledger_rows(path).items()
             }
-            text = json.dumps(rows)
-            for former, current in (*KEYS.items(), *VALUES.items()):
-                text = text.replace(f'\\"{former}\\"', f'\\"{current}\\"')
-            yield name, sha256(text_of(text).encode())
+            yield name, sha256(text_of(json.dumps(rows)).encode())
         case ".gz" | ".png" | ".sqlite-wal" | ".sqlite-shm":
             pass
         case _:
@@ -282,21 +267,14 @@ def text_of(page: str) -> str:
     return re.sub(r"\s+", " ", TODAY.sub("TODAY", QUANTITY.sub("QUANTITY", html.unescape(bare))))
 
 
-def current_column(name: str) -> str:
-    """Return what a column of a table is called now."""
-    for former, current in FORMER_COLUMNS.items():
-        name = name.replace(former, current)
-    return name
-
-
 def digests_of(out: Path, *, has_pages: bool) -> dict[str, str]:
-    """Return the digests of a recording, with current names."""
+    """Return the digests of a recording."""
     pairs = (pair for path in files(out) for pair in digest(path, out))
     return {name: value for name, value in sorted(pairs) if has_pages or not name.startswith(PAGE)}
 
 
 def compare(wanted: argparse.Namespace) -> None:
-    """Name what differs between two recordings, whose former names are taken for the current ones."""
+    """Name what differs between two recordings."""
     before = digests_of(wanted.before, has_pages=wanted.pages)
     after = digests_of(wanted.after, has_pages=wanted.pages)
     changed = sorted(name for name in before.keys() & after.keys() if before[name] != after[name])

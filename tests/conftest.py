@@ -28,6 +28,7 @@ from v8.base.invocation import for_children, repeated
 from v8.base.registry import own_entries
 from v8.data.features.table import FeatureTable, compute_table
 from v8.data.market.candles import Candles
+from v8.data.market.checks import check_candles
 from v8.data.market.series import Series
 from v8.data.market.sources.source import SOURCES, open_source
 from v8.data.windows.dataset import SeriesData, prepare_series, table_columns
@@ -235,6 +236,40 @@ class TrainedRun:
         return self.path / str(self.series)
 
 
+def train_series(home: Path, profile: Profile, candles: Candles, *, source: str) -> None:
+    """Train, evaluate and save one series in `home/runs/NAME`."""
+    from v8.runs.jobs import Job
+    from v8.runs.local import InProcessEngine
+    from v8.runs.observers import RunObserver
+    from v8.runs.run_folder import RunFolder, RunRecord
+
+    path = home / "runs" / profile.name
+    begun = RunRecord.begin(profile, source, True, "python -m v8 run")
+    with pytest.MonkeyPatch.context() as patch, RunFolder(path, begun) as folder:
+        patch.setenv("V8_HOME", str(home / "caches"))
+        job = Job(candles, profile, 7, path / str(candles.series), is_publishable=True, candle_seconds=0.0)
+        (outcome,) = InProcessEngine().train([job], RunObserver())
+        assert outcome.reason is None, outcome.trace
+        folder.set_state(candles.series, status="done")
+
+
+@pytest.fixture(scope="session")
+def frontier_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a short run of `frontier` on BTCUSDT-1h: v8 itself computes all of its features.
+
+    Tests copy it before they change anything.
+    """
+
+    def train(home: Path) -> None:
+        profile = load_profile("frontier").with_budget(epochs=1, newest_bars=1_500)
+        series = Series.parse("BTCUSDT-1h")
+        frame = open_source("demo").candles(series, profile.newest_bars).to_frame()
+        train_series(home, profile, check_candles(frame, series, source="live"), source="live")
+
+    home, _ = made_once(tmp_path_factory, "frontier", train)
+    return home / "runs" / "frontier"
+
+
 @pytest.fixture(scope="session")
 def trained_run(tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
     # As wide as `aligned`, with two features of the package ta, so that all of its way is gone with them, and
@@ -245,24 +280,10 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
     series = Series.parse("BTCUSDT-15m")
 
     def train(home: Path) -> None:
-        from v8.runs.jobs import Job
-        from v8.runs.local import InProcessEngine
-        from v8.runs.observers import RunObserver
-        from v8.runs.run_folder import RunFolder, RunRecord
-
         (home / "candles").mkdir()
         frame = open_source("demo").candles(series, profile.newest_bars).to_frame()
         frame.to_csv(home / "candles" / f"{series}.csv")
-        begun = RunRecord.begin(profile, "files", True, "python -m v8 run")
-        path = home / "runs" / "tiny"
-        with pytest.MonkeyPatch.context() as patch, RunFolder(path, begun) as folder:
-            patch.setenv("V8_HOME", str(home / "caches"))
-            job = Job(
-                candles_of(home), profile, 7, path / str(series), is_publishable=True, candle_seconds=0.0
-            )
-            (outcome,) = InProcessEngine().train([job], RunObserver())
-            assert outcome.reason is None, outcome.trace
-            folder.set_state(series, status="done")
+        train_series(home, profile, candles_of(home), source="files")
 
     def candles_of(home: Path) -> Candles:
         return open_source("files", data_dir=home / "candles").candles(series, profile.newest_bars)

@@ -62,13 +62,22 @@ def test_a_missing_key_a_key_of_a_key_and_a_value_too_long_to_show() -> None:
         checked(Shipment, content, where="a.json", fix="Mend it", rule="must be as v8 wrote it")
 
 
-@pytest.mark.parametrize("content", [{"format": 4}, {"format": "3"}, {"format": True}, {}, [], None])
-def test_only_known_formats_are_read(content: object) -> None:
-    check_format({"format": 2}, (2, 3), kind="run", where="a.json", fix="Mend it")
+@pytest.mark.parametrize(
+    "content", [{"format": 4}, {"format": "3"}, {"format": 3.0}, {"format": True}, {}, [], None]
+)
+def test_only_one_format_is_read(content: object) -> None:
+    check_format({"format": 3}, 3, kind="run", where="a.json", fix="Mend it")
     with pytest.raises(
         ArtifactError, match=r"^a\.json: this v8 reads run format 3; got format .*\. Mend it\.$"
     ):
-        check_format(content, (1, 2, 3), kind="run", where="a.json", fix="Mend it")
+        check_format(content, 3, kind="run", where="a.json", fix="Mend it")
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_an_older_format_is_said_to_be_of_an_older_version(version: int) -> None:
+    with pytest.raises(ArtifactError) as refusal:
+        check_format({"format": version}, 3, kind="run", where="a.json", fix="Mend it")
+    assert refusal.value.got == f"format {version}, made by an older version"
 
 
 def test_a_file_nested_without_end_is_damage(tmp_path: Path) -> None:

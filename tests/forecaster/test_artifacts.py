@@ -17,7 +17,7 @@ from v8.data.market.series import Series
 from v8.forecaster.forecaster import Forecaster
 from v8.forecaster.metadata import read_metadata
 from v8.profile.profile import Profile
-from v8.runs.run_folder import RunFolder, RunRecord, SeriesState, locate_run, read_run
+from v8.runs.run_folder import RUN_FORMAT, RunFolder, RunRecord, SeriesState, locate_run, read_run
 
 BTC = Series("BTCUSDT", "15m")
 PIN = CandlePin("2024-01-01T00:00:00+00:00", "2024-01-01T02:30:00+00:00", 11, "a" * 64)
@@ -197,7 +197,7 @@ def test_a_holder_that_nothing_tells_is_another_process(
 
 
 def test_a_refused_run_lets_the_folder_go(tmp_path: Path, begun: RunRecord) -> None:
-    write_json(tmp_path / "tiny" / "run.json", {"format": 1})
+    write_json(tmp_path / "tiny" / "run.json", {"format": RUN_FORMAT})
     with pytest.raises(ArtifactError, match="must be as v8 wrote it"):
         RunFolder(tmp_path / "tiny", begun)
     with FolderLock(tmp_path / "tiny"):
@@ -210,8 +210,9 @@ def test_a_refused_run_lets_the_folder_go(tmp_path: Path, begun: RunRecord) -> N
         ("", "must be valid JSON; got damage"),
         ('{"format": 1, "prof', "must be valid JSON; got damage"),
         ("[1]", "must hold a JSON object; got list"),
-        ('{"format": 99}', "reads run format 2; got format 99"),
-        ('{"format": 1}', "key profile: must be as v8 wrote it; got no such key"),
+        ('{"format": 99}', "reads run format 3; got format 99"),
+        ('{"format": 2}', "reads run format 3; got format 2, made by an older version"),
+        ('{"format": 3}', "key profile: must be as v8 wrote it; got no such key"),
     ],
 )
 def test_a_damaged_run_file_is_refused_by_its_name(tmp_path: Path, content: str, match: str) -> None:

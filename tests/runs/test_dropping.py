@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from v8.base.storage import write_json
 from v8.cli.app import app
-from v8.runs.serving import read_serving
+from v8.runs.serving import SERVING_FORMAT, read_serving
 
 pytestmark = pytest.mark.tf
 
@@ -103,7 +103,8 @@ def test_a_finished_series_can_be_dropped_twice_and_nothing_of_it_is_lost(place:
     generation = path / "generations" / "2025-01-01"
     shutil.copytree(folder, generation / "BTCUSDT-15m")
     write_json(
-        path / "serving.json", {"format": 1, "serving": {"BTCUSDT-15m": "2025-01-01"}, "decisions": []}
+        path / "serving.json",
+        {"format": SERVING_FORMAT, "serving": {"BTCUSDT-15m": "2025-01-01"}, "decisions": []},
     )
     done = run(place, "--drop", "BTCUSDT-15m")
     assert done.exit_code == 0, done.output

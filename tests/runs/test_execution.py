@@ -538,12 +538,14 @@ def test_a_run_keeps_the_batches_of_the_device_that_it_began_on(
         engine = HollowEngine()
         with opened(plan) as folder:
             if begun_on_gpu:
-                folder.choose_once("num_parts", lambda: profile.training.num_micro_batches(is_on_gpu=True))
+                folder.choose_once(
+                    "num_micro_batches", lambda: profile.training.num_micro_batches(is_on_gpu=True)
+                )
             carried_out(plan, folder, Market(), engine)
         found.append(
             (
                 engine.jobs[0].device_settings.num_micro_batches,
-                json.loads((plan.path / "run.json").read_text())["num_parts"],
+                json.loads((plan.path / "run.json").read_text())["num_micro_batches"],
             )
         )
     assert found == [(8, 8), (2, 2)]

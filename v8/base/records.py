@@ -167,13 +167,13 @@ def _is_bounded(number: float | None) -> bool:
 
 
 def check_format(
-    content: Any, formats: tuple[int, ...], *, kind: str, where: str, fix: str = "Use the v8 that wrote it"
+    content: Any, newest: int, *, kind: str, where: str, fix: str = "Use the v8 that wrote it"
 ) -> None:
     """Check the key `format` of a file.
 
     Args:
         content: The content of the file.
-        formats: The formats that can be read; the last one is the newest.
+        newest: The only format that is read.
         kind: The kind of file for the message, such as "run".
         where: The beginning of the message.
         fix: What the user can do.
@@ -182,9 +182,14 @@ def check_format(
         ArtifactError: If the format is another one.
     """
     version = content.get("format") if isinstance(content, dict) else None
-    if version not in formats or isinstance(version, bool):
-        rule = f"this v8 reads {kind} format {formats[-1]}"
-        raise ArtifactError(where=where, rule=rule, got=f"format {version!r}", fix=fix)
+    if type(version) is not int or version != newest:
+        is_older = type(version) is int and version < newest
+        raise ArtifactError(
+            where=where,
+            rule=f"this v8 reads {kind} format {newest}",
+            got=f"format {version!r}" + (", made by an older version" if is_older else ""),
+            fix=fix,
+        )
 
 
 def at_keys(*path: str) -> Any:

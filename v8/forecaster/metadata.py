@@ -481,7 +481,7 @@ def checked_metadata(content: Mapping[str, Any], *, where: str = METADATA_FILE) 
     Raises:
         ArtifactError: If it has an unknown format, or a key is missing or damaged.
     """
-    records.check_format(content, (ARTIFACT_FORMAT,), kind="artefact", where=where, fix=_FORMAT_FIX)
+    records.check_format(content, ARTIFACT_FORMAT, kind="artefact", where=where, fix=_FORMAT_FIX)
     unknown = content.keys() - _KEYS
     if unknown:
         got = f"the unknown keys {listed(sorted(unknown))}"

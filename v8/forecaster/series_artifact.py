@@ -25,14 +25,12 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from v8.base.errors import ArtifactError, listed
-from v8.base.former_names import with_current_names
-from v8.base.records import Count, Number, OpenTime, Text, adapter, checked, read_json_object
+from v8.base.records import Count, Number, OpenTime, Text, adapter, check_format, checked, read_json_object
 from v8.base.safe_text import as_code
 from v8.base.storage import digest_file, packaged, write_json, write_text
 from v8.base.wording import Table, number, plural
 from v8.data.windows.dataset import SeriesData
 from v8.forecaster.metadata import (
-    ARTIFACT_FORMAT,
     ERROR_FILE,
     HISTORY_FILE,
     METADATA_FILE,
@@ -128,7 +126,6 @@ class ForecastSample:
 
     def to_json(self) -> dict[str, Any]:
         """Return all fields as plain JSON values."""
-        # Fields with their default are left out: without quantiles the file is the same as in older versions.
         content = adapter(ForecastSample).dump_python(self, mode="json", by_alias=True, exclude_defaults=True)
         return {"format": SAMPLE_FORMAT, "columns": _columns(self.actual), **content}
 
@@ -187,9 +184,8 @@ def read_sample(file: Path) -> ForecastSample | None:
         return None
     content = read_json_object(file, fix="Restore the file or train the series again")
     rule = f"must be a sample of forecasts of format {SAMPLE_FORMAT}"
-    if content.get("format") == 1:
-        content = {**with_current_names(content), "format": SAMPLE_FORMAT}
     fix = "Restore the file, or delete it to have the report without this chart"
+    check_format(content, SAMPLE_FORMAT, kind="sample", where=str(file), fix=fix)
     sample = checked(ForecastSample, content, where=str(file), fix=fix, rule=rule)
     if not _is_consistent(sample) or _columns(sample.actual) != content.get("columns"):
         got = "rows and forecasts that do not fit together"
@@ -264,7 +260,7 @@ def store_onnx(folder: Path) -> None:
     Raises:
         ArtifactError: If the metadata is damaged.
     """
-    content = {**read_metadata(folder).content, "format": ARTIFACT_FORMAT}
+    content = read_metadata(folder).content
     write_json(folder / METADATA_FILE, {**content, "onnx_sha256": digest_file(folder / ONNX_FILE)})
 
 
@@ -278,8 +274,7 @@ def store_verdicts(folder: Path, verdicts: Verdicts) -> bool:
     written = adapter(dict[str, Verdict]).dump_python(dict(verdicts), mode="json")
     if metadata.content.get("verdict") == written:
         return False
-    # Artefacts of an older format have been read with the current names.
-    content = {**metadata.content, "format": ARTIFACT_FORMAT, "verdict": written}
+    content = {**metadata.content, "verdict": written}
     write_text(folder / README_FILE, artifact_readme(checked_metadata(content)))
     write_json(folder / METADATA_FILE, content)
     return True

@@ -15,10 +15,10 @@ from v8.data.market.series import Series
 from v8.forecaster.metadata import read_metadata
 from v8.model.evaluation.fold_losses import (
     BREAK_FACTOR,
+    FOLD_LOSSES_FILE,
     Cell,
     FoldLosses,
     FoldSummary,
-    losses_file,
     summarize_cells,
 )
 from v8.profile.tasks import TASKS
@@ -98,7 +98,7 @@ def read_cells(
         for name in states:
             if name in fold.newest_s and name not in reasons:
                 metadata = read_metadata(run / name, series=name)
-                fold_losses = FoldLosses.load(losses_file(run / name))
+                fold_losses = FoldLosses.load(run / name / FOLD_LOSSES_FILE)
                 series = Series.parse(name)
                 cells.append(Cell(fold.number, series, metadata.evaluation, fold_losses, metadata.quantiles))
     return cells, failures

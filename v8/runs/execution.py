@@ -189,8 +189,8 @@ def resolve_device_settings(profile: Profile, folder: RunFolder, observer: RunOb
 
     if profile.training.cpu_batch_size is None:
         return DeviceSettings(precision, count_micro_batches())
-    # A batch size for CPUs makes the number depend on the device, so it is recorded, too, by its older name.
-    return DeviceSettings(precision, folder.choose_once("num_parts", count_micro_batches))
+    # A batch size for CPUs makes the number depend on the device, so it is recorded, too.
+    return DeviceSettings(precision, folder.choose_once("num_micro_batches", count_micro_batches))
 
 
 def make_jobs(

@@ -95,7 +95,7 @@ def read_plan(path: Path) -> BacktestPlan:
     run_folder.require_own_files(path)
     file = path / PLAN_FILE
     content = records.read_json_object(file, fix=_PLAN_FIX)
-    records.check_format(content, (BACKTEST_FORMAT,), kind="back-test", where=str(file), fix=_PLAN_FIX)
+    records.check_format(content, BACKTEST_FORMAT, kind="back-test", where=str(file), fix=_PLAN_FIX)
     plan = records.checked(BacktestPlan, content, where=str(file), fix=_PLAN_FIX, rule=records.AS_WRITTEN)
     run_folder.require_own_profile(file, fix=_PLAN_FIX)
     contradiction = plan.contradiction()

@@ -28,7 +28,6 @@ from pydantic import BeforeValidator, Field, StrictBool
 
 from v8.base import records
 from v8.base.errors import ArtifactError, DataError, ProfileError, StorageError, V8Error, listed, shown
-from v8.base.former_names import with_current_names
 from v8.base.hardware import describe_machine, versions
 from v8.base.invocation import command
 from v8.base.plugins import loaded, other_plugins
@@ -41,7 +40,7 @@ from v8.forecaster.metadata import ERROR_FILE
 from v8.model.networks.loops import Loops
 from v8.profile.profile import TABLES_PLACE, Profile, ProfileName, is_digest_of, profile_names
 
-RUN_FORMAT = 2  # version of the keys of `run.json`
+RUN_FORMAT = 3  # version of the keys of `run.json`
 RUN_FILE = "run.json"
 _MOST_NEIGHBOURS = 10_000  # most entries of a folder that are searched for a similar name
 RUNS = Path("runs")  # folder of all run folders, unless a command names another
@@ -101,7 +100,7 @@ class RunRecord(RunStart):
     machine: dict[str, Any]  # see `v8.base.hardware.describe_machine`
     series: dict[str, SeriesState]  # by the name of the series
     precision: str | None = None  # Keras dtype policy of the training; None before anything is trained
-    num_parts: Annotated[int, Field(strict=True, ge=1, le=65_536)] | None = None
+    num_micro_batches: Annotated[int, Field(strict=True, ge=1, le=65_536)] | None = None
     """Micro-batches per optimiser step; None where that does not depend on the device, or before training."""
     loops: Loops | None = None
     """How loops over time are compiled, which changes the last bits; None before anything is trained."""
@@ -273,7 +272,9 @@ class RunFolder(FolderLock):
             raise StorageError.of(new, error) from error
         return new
 
-    def choose_once(self, name: Literal["precision", "loops", "num_parts"], choose: Callable[[], Any]) -> Any:
+    def choose_once(
+        self, name: Literal["precision", "loops", "num_micro_batches"], choose: Callable[[], Any]
+    ) -> Any:
         """Return a setting of the training, which is chosen once and recorded.
 
         A run that is continued, maybe on another machine, uses the same setting and gets the same weights.
@@ -376,9 +377,7 @@ def read_run(path: Path) -> RunRecord:
     start_new = "start another run with param:fresh"
     content = records.read_json_object(file, fix=start_new.capitalize())
     format_fix = f"Use the v8 that wrote it, or {start_new}"
-    records.check_format(content, (1, RUN_FORMAT), kind="run", where=str(file), fix=format_fix)
-    if content["format"] != RUN_FORMAT:
-        content = {**with_current_names(content), "format": RUN_FORMAT}
+    records.check_format(content, RUN_FORMAT, kind="run", where=str(file), fix=format_fix)
     fix = f"Restore the file, or {start_new}"
     record = records.checked(RunRecord, content, where=str(file), fix=fix, rule=AS_WRITTEN)
     records.checked(_Names, content, where=str(file), fix=fix)

@@ -84,7 +84,7 @@ def read_content(run: Path) -> dict[str, Any] | None:
         return None
     run_folder.require_own_files(run)
     content = records.read_json_object(file, fix=SERVING_FIX)
-    records.check_format(content, (1, SERVING_FORMAT), kind="serving", where=str(file))
+    records.check_format(content, SERVING_FORMAT, kind="serving", where=str(file), fix=SERVING_FIX)
     return content
 
 

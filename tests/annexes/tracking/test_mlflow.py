@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import sys
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -28,7 +27,6 @@ from v8.forecaster.metadata import read_metadata
 from v8.runs.trackers import TrackedRun, TrackerError
 
 SERIES = "BTCUSDT-1h"
-DATA = Path(__file__).parents[2] / "data/format_1.zip"
 needs_mlflow = pytest.mark.skipif(find_spec("mlflow") is None, reason="mlflow is not installed")
 
 
@@ -111,11 +109,10 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> TrackedRun:
-    """Unpack the run of frontier that version 1.0 trained."""
-    with zipfile.ZipFile(DATA) as archive:
-        archive.extractall(tmp_path)
-    return TrackedRun(tmp_path / "runs/frontier", {"name": "frontier", "training": {"epochs": 3}}, "live")
+def run(frontier_run: Path, tmp_path: Path) -> TrackedRun:
+    """Copy a run of frontier."""
+    path = Path(shutil.copytree(frontier_run, tmp_path / "frontier"))
+    return TrackedRun(path, {"name": "frontier", "training": {"epochs": 3}}, "live")
 
 
 def hours() -> pd.DataFrame:
@@ -130,6 +127,7 @@ def hours() -> pd.DataFrame:
     )
 
 
+@pytest.mark.tf
 def test_curves_parameters_and_the_model_are_handed_over(stand_in: Any, run: TrackedRun) -> None:
     tracker = stand_in(run)
     client = tracker._client
@@ -153,6 +151,7 @@ def test_curves_parameters_and_the_model_are_handed_over(stand_in: Any, run: Tra
     assert client.ended == ["FINISHED"]
 
 
+@pytest.mark.tf
 def test_a_series_that_failed_has_no_model_and_a_refusal_is_one_line(stand_in: Any, run: TrackedRun) -> None:
     tracker = stand_in(run)
     tracker.log("ETHUSDT-1h", 1, {"loss/train": 0.5})

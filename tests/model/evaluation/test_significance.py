@@ -18,13 +18,11 @@ from v8.model.evaluation.significance import (
     Significance,
     choose_lag,
     corrected_p_values,
-    degrees_of_freedom,
     diebold_mariano,
     long_run_variance,
     min_windows,
     num_effective,
     slow_variance,
-    with_degrees_of_freedom,
 )
 
 KIND = TypeAdapter(Significance)
@@ -139,28 +137,6 @@ def test_one_window_more_is_enough(horizon_bars: int, least: int) -> None:
     test = diebold_mariano(differences, horizon_bars=horizon_bars)
     assert test.p_value is not None
     assert test.degrees_of_freedom >= 4
-
-
-@pytest.mark.parametrize("num_windows", [1, 2, 31, 60, 199, 200, 279, 1_200, 5_000])
-@pytest.mark.parametrize("horizon_bars", [1, 2, 10, 16, 60])
-def test_a_test_of_a_former_format_gets_the_degrees_of_freedom_of_today(
-    num_windows: int, horizon_bars: int
-) -> None:
-    lag_bars = choose_lag(num_windows, horizon_bars)
-    former = {"mean_difference": -0.1, "standard_error": 0.02, "num_windows": num_windows}
-    content = {"significance": {"naive": [former | {"lag_bars": lag_bars}]}, "num_windows": num_windows}
-    found = with_degrees_of_freedom(content)["significance"]["naive"][0]
-    has_test = num_windows >= min_windows(horizon_bars)
-    assert found == {
-        **former,
-        "standard_error": 0.02 if has_test else None,
-        "degrees_of_freedom": degrees_of_freedom(num_windows, horizon_bars),
-    }
-
-
-@pytest.mark.parametrize("content", [None, 3, "lag_bars", [1.5], {"lag_bars": "nine", "num_windows": 3}])
-def test_what_is_no_test_of_a_former_format_stays_as_it_is(content: object) -> None:
-    assert with_degrees_of_freedom(content) == content
 
 
 @given(seed=st.integers(0, 1_000), exponent=st.integers(-6, 6))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,10 @@ from v8.forecaster.forecaster import Forecaster
 from v8.publish.hub.publish import publish
 from v8.publish.hub.staging import stage_run
 
+pytestmark = pytest.mark.tf
+
 REPO = "someone/fleet"
 SERIES = "BTCUSDT-1h"
-DATA = Path(__file__).parents[2] / "data/format_1.zip"
 
 WITHOUT_V8 = """
 import importlib.abc
@@ -58,12 +59,11 @@ def frame_of_candles() -> pd.DataFrame:
 
 
 @pytest.fixture(scope="module")
-def staged(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Stage the run of frontier that version 1.0 trained."""
-    folder = tmp_path_factory.mktemp("frontier")
-    with zipfile.ZipFile(DATA) as archive:
-        archive.extractall(folder)
-    return stage_run(folder / "runs/frontier", folder / "staged", REPO)
+def staged(frontier_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Stage a copy of a run of frontier."""
+    folder = tmp_path_factory.mktemp("staged")
+    run = Path(shutil.copytree(frontier_run, folder / "frontier"))
+    return stage_run(run, folder / "staged", REPO)
 
 
 @pytest.fixture
@@ -79,7 +79,6 @@ def python_of(card: str) -> list[str]:
 
 
 @pytest.mark.nightly
-@pytest.mark.tf
 @pytest.mark.process
 def test_the_first_lines_of_the_card_forecast_what_v8_forecasts(
     card: str, staged: Any, tmp_path: Path
@@ -100,7 +99,6 @@ def test_the_first_lines_of_the_card_forecast_what_v8_forecasts(
     assert_equal_to_the_product(plain, staged.folder, frame)
 
 
-@pytest.mark.tf
 def test_its_lines_from_the_candles_on_forecast_what_v8_forecasts(
     staged: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

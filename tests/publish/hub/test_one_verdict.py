@@ -31,7 +31,7 @@ from v8.api.issuing import error_lines
 from v8.base.wording import number, spaced
 from v8.cli.printing import print_leaderboard
 from v8.data.market.series import Series
-from v8.forecaster.metadata import HISTORY_FILE, Metadata, read_metadata
+from v8.forecaster.metadata import HISTORY_FILE, Metadata, checked_metadata, read_metadata
 from v8.model.baselines.baselines import BASELINES, NAIVE, called
 from v8.model.evaluation.decay import detect_decay
 from v8.model.evaluation.leaderboard import LEADERBOARD_FILE, rank_results
@@ -114,6 +114,8 @@ def test_forecasts_say_what_the_leaderboard_says(
             assert quality["verdict_against_best"] == row[f"{task}_verdict_against_best"]
             assert quality["verdict"] == row[f"{task}_verdict"]
         assert "of this series alone" not in " ".join(error_lines(metadata[name]))
+        content = {key: value for key, value in metadata[name].content.items() if key != "verdict"}
+        assert "of this series alone" in error_lines(checked_metadata(content))[-1]
 
 
 def test_the_readme_of_a_series_says_it(run: Path, leaderboard: dict[str, dict[str, str]]) -> None:

@@ -22,6 +22,7 @@ from v8.base.errors import MAX_MESSAGE, V8Error
 from v8.cli.printing import print_leaderboard
 from v8.forecaster.forecaster import Forecaster
 from v8.forecaster.metadata import read_metadata
+from v8.forecaster.series_artifact import SAMPLE_FORMAT
 from v8.publish.hub.staging import stage_run
 from v8.publish.report.outputs import RunOutputs, draw_pictures
 
@@ -32,7 +33,7 @@ FILES = ("run.json", f"{SERIES}/metadata.json", f"{SERIES}/forecasts.json", f"{S
 
 CANDLE = [100.0, 102.0, 99.0, 101.0]
 SAMPLE = {
-    "format": 1,
+    "format": SAMPLE_FORMAT,
     "columns": {"ohlc": ["open", "high", "low", "close"]},
     "series": SERIES,
     "bar_s": 900,

@@ -15,13 +15,14 @@ from evaluating import evaluate_arrays, rolled
 from pydantic import TypeAdapter
 
 from v8.base.storage import write_text
+from v8.forecaster.metadata import ARTIFACT_FORMAT
 from v8.forecaster.series_artifact import ForecastSample
 from v8.model.evaluation.evaluation import Evaluation
 from v8.model.evaluation.leaderboard import TrainingHistory, rank_results, read_result
 from v8.profile.profile import load_profile
 from v8.profile.tasks import TASKS
 from v8.publish.report.page import RunPage, series_body
-from v8.runs.run_folder import RunRecord
+from v8.runs.run_folder import RUN_FORMAT, RunRecord
 
 Maker = Callable[..., dict[str, Any]]
 
@@ -98,7 +99,7 @@ def _metadata(
     seed: int = 3,
 ) -> dict[str, Any]:
     return {
-        "format": 1,
+        "format": ARTIFACT_FORMAT,
         "series": series,
         "is_demo_market": source == "demo",
         "candles": {"source": source, "is_publishable": source != "demo", "report": _candle_report()},
@@ -155,7 +156,7 @@ def _run(
     states = {name: {"status": "done", "reason": None} for name in done}
     states |= {name: {"status": "failed", "reason": reason} for name, reason in (failed or {}).items()}
     return {
-        "format": 1,
+        "format": RUN_FORMAT,
         "profile": profile.model_dump(mode="json"),
         "profile_digest": profile.digest,
         "source": source,

@@ -185,7 +185,7 @@ def require_same_comparison(folder: Path, comparison: Comparison) -> None:
         return
     fix = "Choose another param:out, or add param:overwrite to replace it"
     content = read_json_object(file, fix=fix)
-    check_format(content, (1, COMPARISON_FORMAT), kind="comparison", where=str(file), fix=fix)
+    check_format(content, COMPARISON_FORMAT, kind="comparison", where=str(file), fix=fix)
     planned = json.loads(json.dumps(asdict(comparison)))
     keys = ("source", "series", "num_bars", "epochs", "num_repeats", "baseline")
     others = [key for key in keys if content.get(key) != planned[key]]

@@ -36,7 +36,6 @@ from v8.model.evaluation.significance import (
     degrees_of_freedom,
     error_ratio,
     is_equal,
-    with_degrees_of_freedom,
 )
 from v8.profile.columns import TASK_OHLC
 from v8.profile.quantile_levels import interval_names, intervals
@@ -54,23 +53,21 @@ class JsonRecord:
     """A record that is written as JSON, and whose parts are checked against each other when it is read."""
 
     kind: ClassVar[str]  # name of the record in error messages
-    formats: ClassVar[tuple[int, ...]]  # versions of its keys that can be read; the last one is written
+    format: ClassVar[int]  # version of its keys
 
     def to_json(self) -> dict[str, Any]:
         """Return all fields as plain JSON values, without NaN and infinity."""
         content = adapter(type(self)).dump_python(self, mode="json", by_alias=True)
-        return {"format": self.formats[-1], **content}
+        return {"format": self.format, **content}
 
     @classmethod
     def from_json(cls, content: Any, *, where: str = "the evaluation") -> Self:
-        """Read what `to_json` wrote, in any of `formats`.
+        """Read what `to_json` wrote.
 
         Raises `ArtifactError`, whose message begins with `where`, if the content is damaged.
         """
-        rule = f"must be an {cls.kind} of format {cls.formats[-1]}"
-        check_format(content, cls.formats, kind=cls.kind, where=where, fix=_FIX)
-        if content["format"] != cls.formats[-1]:
-            content = with_degrees_of_freedom(content)
+        rule = f"must be an {cls.kind} of format {cls.format}"
+        check_format(content, cls.format, kind=cls.kind, where=where, fix=_FIX)
         record = checked(cls, content, where=where, fix=_FIX, rule=rule)
         faults = [*record.faults()]
         if faults:
@@ -96,7 +93,7 @@ class Evaluation(JsonRecord):
     """Errors of a model and of every baseline on the test span of one series."""
 
     kind = "evaluation"
-    formats = (5, 6)  # in 5 tests had a lag in place of degrees of freedom
+    format = 6
     num_windows: Count  # windows of the test span
     horizon_bars: Count  # steps ahead
     tasks: Mapping[str, EvaluatedTask]  # by the name of the task
@@ -180,7 +177,7 @@ class QuantileEvaluation(JsonRecord):
     """Errors of the quantiles of a model and of baselines on the test span of one series."""
 
     kind = "evaluation of quantiles"
-    formats = (2, 3)  # in 2 tests had a lag in place of degrees of freedom
+    format = 3
     levels: tuple[Share, ...]  # all quantile levels, ascending
     num_windows: Count  # windows of the test span
     tasks: Mapping[str, EvaluatedQuantiles]  # by the name of the task

@@ -30,7 +30,6 @@ from numpy.typing import NDArray
 
 from v8.base.arrays import FloatArray
 from v8.base.errors import ArtifactError
-from v8.base.former_names import VALUES
 from v8.base.records import read_plain
 from v8.base.storage import write_bytes
 from v8.data.market.series import Series, iso
@@ -44,7 +43,6 @@ from v8.profile.formulas import DAY_S
 from v8.profile.tasks import TASKS
 
 FOLD_LOSSES_FILE: Final = "fold_losses.npz"
-_FORMER_FILE: Final = "season.npz"  # of version 1.0
 
 BREAK_FACTOR: Final = 1.5
 """A fold with a shock above this is a break in volatility; see `volatility_shock`."""
@@ -88,8 +86,6 @@ class FoldLosses:
         try:
             with np.load(io.BytesIO(content), allow_pickle=False) as stored:
                 arrays = {name: stored[name] for name in stored.files}
-            # Older files also hold how many closes were between forecast low and high.
-            arrays.pop("held", None)
             closes_s = arrays.pop("closes_s")
             shock = float(arrays.pop("shock"))
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
@@ -97,18 +93,13 @@ class FoldLosses:
         by_task: dict[str, dict[str, NDArray[np.float32]]] = {}
         for key, values in arrays.items():
             task, _, name = key.partition(" ")
-            name = VALUES.get(name, name)
-            if values.shape != closes_s.shape or not np.isfinite(values).all():
+            if not name or values.shape != closes_s.shape or not np.isfinite(values).all():
                 raise _damaged(file, f"{key} of shape {values.shape}")
             by_task.setdefault(task, {})[name] = values
+        for task, by_name in by_task.items():
+            if not {MODEL, NAIVE} <= by_name.keys():
+                raise _damaged(file, f"losses on {task} of {', '.join(by_name)} alone")
         return cls(closes_s=closes_s, by_task=by_task, shock=shock)
-
-
-def losses_file(folder: Path) -> Path:
-    """Return the file of losses in the folder of a series; version 1.0 gave it another name."""
-    file = folder / FOLD_LOSSES_FILE
-    former_file = folder / _FORMER_FILE
-    return former_file if former_file.exists() and not file.exists() else file
 
 
 def fold_losses(data: SeriesData, losses: significance.Losses) -> FoldLosses:

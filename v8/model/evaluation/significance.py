@@ -327,31 +327,6 @@ def min_windows(horizon_bars: int) -> int:
     return max(MIN_WINDOWS, 8 * horizon_bars)
 
 
-def with_degrees_of_freedom(content: Any) -> Any:
-    """Let the tests in a JSON document of a former format have degrees of freedom, at any depth.
-
-    They had a lag in bars instead, which was at least horizon - 1. Their standard error stays, except where
-    there is no test any more.
-
-    >>> former = {"mean_difference": 0.1, "standard_error": 0.2, "num_windows": 1_200, "lag_bars": 46}
-    >>> with_degrees_of_freedom(former)["degrees_of_freedom"]
-    10
-    """
-    if isinstance(content, list):
-        return [with_degrees_of_freedom(value) for value in content]
-    if not isinstance(content, dict):
-        return content
-    num_windows = content.get("num_windows")
-    lag_bars = content.get("lag_bars")
-    if not isinstance(num_windows, int) or not isinstance(lag_bars, int):
-        return {key: with_degrees_of_freedom(value) for key, value in content.items()}
-    test = {key: value for key, value in content.items() if key != "lag_bars"}
-    test["degrees_of_freedom"] = degrees_of_freedom(num_windows, lag_bars + 1)
-    if num_windows < min_windows(lag_bars + 1):
-        test["standard_error"] = None
-    return test
-
-
 def slow_variance(deviations: NDArray[np.float64], num_waves: int) -> float:
     """Return the mean square of the first cosine coefficients: the limit of N times the variance of the mean.
 

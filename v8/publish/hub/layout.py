@@ -163,7 +163,7 @@ class Manifest(_Strict):
             ArtifactError: If it has an unknown format, is incomplete, or names a file that no published run
                 holds.
         """
-        records.check_format(content, (MANIFEST_FORMAT,), kind="manifest", where=where)
+        records.check_format(content, MANIFEST_FORMAT, kind="manifest", where=where)
         keys = {name: value for name, value in content.items() if name != "format"}
         manifest = records.checked(Manifest, keys, where=where, fix=_FIX)
         names = [file.path for file in manifest.files]

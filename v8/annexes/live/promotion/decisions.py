@@ -12,7 +12,6 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from v8.base import records
-from v8.base.former_names import with_current_names
 from v8.base.records import Count, Moment, Number, Plain, Word
 from v8.base.storage import write_json
 from v8.base.wording import ABSENT, Table, count, moment, number
@@ -141,8 +140,6 @@ def read_promotions(run: Path) -> Promotions:
     content = read_content(run)
     if content is None:
         return Promotions(run, {}, ())
-    if content["format"] != SERVING_FORMAT:
-        content = with_current_names(content)
     fields = {**content, "run": run}
     where = str(run / SERVING_FILE)
     return records.checked(Promotions, fields, where=where, fix=SERVING_FIX, rule=records.AS_WRITTEN)
