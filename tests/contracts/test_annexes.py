@@ -147,6 +147,40 @@ def test_the_import_contracts_name_every_module_of_the_core_and_every_annex() ->
     assert {*shared["forbidden_modules"].split()} == of_cli - {"v8.cli.__init__", "v8.cli.shared"}
 
 
+def words_of(annex: Annex) -> list[str]:
+    """List the patterns of text by which the core would name what an annex adds."""
+    words = [
+        rf"\b{re.escape(name)}\b(?!\.)" for name in names_of_entries(annex) if name != "hub"
+    ]  # the Hub's, too
+    words += [rf"--{name}\b" for flags in annex.flags.values() for name in flags]
+    words += [rf"\bv8\.{name}\b" for name in annex.python]
+    for name in annex.commands:
+        words.append(rf"""(v8 |command\(["']|commands? `){name}\b(?!-)""")
+    return words
+
+
+def names_of_entries(annex: Annex) -> list[str]:
+    """Name the entries that an annex adds to registries of the core."""
+    return [entry.name for entries in (annex.__pydantic_extra__ or {}).values() for entry in entries]
+
+
+@pytest.mark.parametrize("annex", sorted(annexes()))
+def test_the_core_names_nothing_that_an_annex_adds(annex: str) -> None:
+    pattern = re.compile("|".join([rf"\b{FOLDER}[./]{annex}\b", *words_of(annexes()[annex])]))
+    annexes_folder = REPOSITORY / "v8" / FOLDER
+    core = [file for file in (REPOSITORY / "v8").rglob("*") if annexes_folder not in file.parents]
+    texts = {
+        file: file.read_text("utf-8") for file in core if file.suffix in (".py", ".yaml", ".md", ".html")
+    }
+    assert len(texts) > 200
+    named = [
+        f"{file.relative_to(REPOSITORY)}: {match[0]}"
+        for file, text in texts.items()
+        for match in pattern.finditer(text)
+    ]
+    assert named == []
+
+
 @pytest.mark.process
 @pytest.mark.parametrize("annex", sorted(annexes()))
 def test_without_one_annex_all_other_commands_are_there(checkout: Path, annex: str, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The process in which a function of Python does what a command does: `v8.backtest`, `v8.export`, `v8.worth`.
+"""The process in which a function of Python does what a command does: `v8.backtest`, `v8.export`.
 
 As for `v8.train` (`v8.cli.runs`), a process of its own starts TensorFlow with the settings of v8, whatever a
 notebook has done to it, and gives the same numbers as the command line.

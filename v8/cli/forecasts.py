@@ -1,8 +1,7 @@
-"""The work of the commands `predict` and `forecast`: forecasts that are printed, or written into the ledger.
+"""The work of the commands `predict` and `export`: forecasts that are printed, or written into a table.
 
 If `predict` cannot forecast one of several series, this is one line on standard error, and the others are
-printed. Numbers go to standard output; the lines about the numbers of a CSV go to standard error. `forecast`
-continues where it was interrupted.
+printed. Numbers go to standard output; the lines about the numbers of a CSV go to standard error.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""What `run`, `report`, `backtest` and `search` print.
+"""What `run`, `report` and `backtest` print.
 
 When they are interrupted, what was finished is saved and old models serve on; the same command continues.
 """

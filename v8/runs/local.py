@@ -1,7 +1,7 @@
 """Trains series in this process.
 
 `LocalEngine` (`v8.runs.engines`) hands its jobs to the engine below where one process is enough. The
-processes of `v8.runs.workers` and `v8.annexes.ray.cluster` use it, too, each for its own jobs.
+processes of `v8.runs.workers` and those of other engines use it, too, each for its own jobs.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -1,6 +1,6 @@
 """The interface of experiment trackers, and their registry.
 
-A tracker of v8 is a module of an annex and an entry of its `annex.yaml` (`v8/annexes/tracking`); a tracker
+A tracker of v8 is a module of an annex and an entry of its `annex.yaml`; a tracker
 of your own calls `TRACKERS.register`. It runs in the process that handles the events of the run, never in a
 worker, so it needs no TensorFlow and gets every series, wherever it trains. Its package is imported only
 when it is requested.

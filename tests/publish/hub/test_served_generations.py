@@ -72,6 +72,8 @@ def test_what_serves_is_shown_loaded_and_published(run: Path, tmp_path: Path) ->
     staged = stage_run(run, tmp_path / "staged", "someone/fleet")
     for name in ("model.keras", "metadata.json"):
         assert (staged.folder / "models" / BTC / name).read_bytes() == (later / name).read_bytes()
+    assert [each.lines.keys() for each in staged.replacements] == [{BTC}]
+    assert "## What was renewed" in (staged.folder / "README.md").read_text()
 
 
 def test_damage_of_what_serves_says_how_the_first_model_comes_back(run: Path, tmp_path: Path) -> None:

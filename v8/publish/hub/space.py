@@ -53,7 +53,7 @@ class StagedSpace(Publication):
     kind = "space"
     flag = "param:space"
     ordinary = frozenset({".gitattributes", "README.md", "LICENSE"})
-    marker = f"{PACKAGE_FOLDER}/app/__init__.py"
+    marker = f"{PACKAGE_FOLDER}/__main__.py"
     rule = "a page goes into a new Space, or one that v8 published"
 
     folder: Path

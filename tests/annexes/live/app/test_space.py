@@ -25,7 +25,7 @@ from v8.base.errors import PublishError
 from v8.cli.app import app
 from v8.data.market.series import Series
 from v8.data.market.sources.source import open_source
-from v8.publish.hub.space import DISTRIBUTION, pinned
+from v8.publish.hub.space import DISTRIBUTION, StagedSpace, pinned
 
 REPOSITORY = Path(__file__).parents[4]
 PYTHON = os.environ.get("V8_SPACE_PYTHON", sys.executable)
@@ -90,6 +90,7 @@ def test_a_space_is_one_commit_and_the_same_again_is_none(hub: Any) -> None:
     ours = {path for path in sources if path.endswith(ends)}
     assert {path for path in files if path.endswith(ends)} == ours | {"README.md"}
     assert any(path.endswith(".css") for path in ours)
+    assert StagedSpace.marker in files
     assert {path for path in sources if path.endswith(".yaml")} <= set(files)
     assert {"v8/configs/universe.yaml", "Dockerfile", "requirements.txt"} <= set(files)
     assert files["LICENSE"].decode() == (REPOSITORY / "LICENSE").read_text("utf-8")

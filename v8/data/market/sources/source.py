@@ -1,7 +1,7 @@
 """The interface of candle sources, the registry of all sources, and the function that opens one by name.
 
 A source is a module of this package and an entry of `sources.yaml`, or a module of an annex and an entry of
-its `annex.yaml` (`v8/annexes/sources`); a plug-in calls `SOURCES.register`. A source returns the candles that
+its `annex.yaml`; a plug-in calls `SOURCES.register`. A source returns the candles that
 it has or raises an error. It never falls back to another source, and the demo market opens only under its
 own name. `CutOffSource` hides everything after a moment of the past, of any source.
 """
