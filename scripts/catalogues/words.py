@@ -161,7 +161,7 @@ WRITTEN: Final = (
     ),
     Words("v8/annexes/trading/rules.py", FIGURE, ("volatility, % a year", "held, %", "held and right, %")),
     Words(
-        "v8/annexes/trading/rules.py", FIGURE, ("right where held, %", "worst fall in one test span, mean, %")
+        "v8/annexes/trading/rules.py", FIGURE, ("hit rate, %", "maximum drawdown in one test span, mean, %")
     ),
     Words("v8/annexes/trading/rules.py", FIGURE, ("traded, times a year", "costs, % a year")),
     Words("v8/annexes/trading/rules.py", FIGURE, ("earned in one test span, mean, %",)),

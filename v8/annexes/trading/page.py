@@ -147,7 +147,12 @@ def _money_sentences(results: TradingResults, money: Iterable[RuleResult]) -> It
             "days": plural(num_days, "day"),
             "yearly": yearly,
         }
-        if rule.is_return:
+        if num_days < CERTAIN_DAYS or result.gains[MODEL] <= -100.0:  # no rate loses more than all
+            yield say(
+                "Model, {rule}: earned {earned} % in {days}, the days added up ({alternative}: {without} %).",
+                **values,
+            )
+        elif rule.is_return:
             yield say(
                 "Model, {rule}: earned {earned} % in {days}, the days added up ({alternative}: {without} %); "
                 "as a rate, {yearly} % a year.",
@@ -280,8 +285,8 @@ def figures_note() -> str:
 def figure_notes() -> dict[str, str]:
     """Explain the figures of each rule, by its key."""
     held = say(
-        "Held: bars with a position. Held and right: bars with a position that earned, of all bars; right "
-        "where held: of the bars with a position. Worst fall: from a high of the wealth to the next low."
+        "Held: bars with a position. Held and right: bars with a position that earned, of all bars; hit "
+        "rate: of the bars with a position. Maximum drawdown: from a high of the wealth to the next low."
     )
     foresight = say(
         "Perfect foresight knows here how far prices move, not where to: it has the best utility, and "

@@ -68,7 +68,7 @@ GAIN = "gain"
 EARNED = "earned"
 HELD: Final = "held, %"
 RIGHT: Final = "held and right, %"
-HIT_RATE: Final = "right where held, %"
+HIT_RATE: Final = "hit rate, %"
 _MIN_VARIANCE: Final = 1e-12
 _MIN_RANGE: Final = 1e-6  # a smaller log range is the rounding of single precision, not a move of the price
 _JUST_INSIDE: Final = 1.0 + 1e-9 * np.array([0.0, -1.0, 1.0, 0.0])
@@ -257,7 +257,7 @@ def _hold_positions(market: MarketWindows, position: FloatArray, terms: TradingT
         RIGHT: 100 * (position * returns > 0),
         "traded, times a year": market.bars_per_year * turnover,  # turnover
         "costs, % a year": 100 * market.bars_per_year * terms.taker * turnover,
-        "worst fall in one test span, mean, %": 100 * drawdown.max(),  # maximum drawdown
+        "maximum drawdown in one test span, mean, %": 100 * drawdown.max(),
         "earned in one test span, mean, %": 100 * (wealth[-1] - 1),
     }
 
