@@ -1,4 +1,4 @@
-"""G3 for covariates: what comes later in another series or a table changes no earlier row."""
+"""Covariates: what comes later in another series or a table changes no earlier row."""
 
 from __future__ import annotations
 

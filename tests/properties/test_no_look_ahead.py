@@ -1,4 +1,4 @@
-"""G3: no feature sees the future, whatever the market does and wherever it has holes."""
+"""No feature sees the future, whatever the market does and wherever it has holes."""
 
 from __future__ import annotations
 

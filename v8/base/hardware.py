@@ -27,7 +27,7 @@ _allowed_tf32 = True  # whether TensorFlow might use TF32 before the first of th
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python, v8 and the packages that can change a result (G20).
+    """Return the versions of Python, v8 and the packages that can change a result.
 
     They are read from the metadata of the installed packages, without importing them.
 
@@ -44,7 +44,7 @@ def versions() -> dict[str, str]:
 
 
 def describe_machine() -> dict[str, Any]:
-    """Return processor, usable cores, memory in bytes and platform (G20)."""
+    """Return processor, usable cores, memory in bytes and platform."""
     return {
         "cpu": _cpuinfo("model name") or platform.processor() or platform.machine(),
         "num_cores": num_usable_cores(),

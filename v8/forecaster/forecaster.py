@@ -1,4 +1,4 @@
-"""The loader of saved models (G15): candles in, future candles out, in price units.
+"""The loader of saved models: candles in, future candles out, in price units.
 
 Only the model file itself is loaded, by Keras in safe mode, after its digest and its content were checked
 (`v8.forecaster.model_file`). The model must match its `metadata.json`.

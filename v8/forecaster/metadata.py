@@ -1,4 +1,4 @@
-"""`metadata.json`, the complete description of a model (G20), and the schema by which it is read.
+"""`metadata.json`, the complete description of a model, and the schema by which it is read.
 
     BTCUSDT-15m/    model.keras, history.csv, forecasts.json, README.md, metadata.json
 
@@ -50,7 +50,7 @@ MODEL_FILE = "model.keras"
 ONNX_FILE: Final = "model.onnx"  # the same model for onnxruntime; most models have none
 METADATA_FILE = "metadata.json"
 GENERATIONS_FOLDER = "generations"  # holds the run folders of models that were trained later
-ERROR_FILE = "error.txt"  # full traceback of a failed series, next to where its model would be (G10)
+ERROR_FILE = "error.txt"  # full traceback of a failed series, next to where its model would be
 HISTORY_FILE = "history.csv"
 _FORMAT_FIX: Final = "Train the series again, or use the v8 that wrote it"
 _FIX: Final = "Restore the artefact's folder, download it again, or train the series again"

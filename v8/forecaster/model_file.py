@@ -1,4 +1,4 @@
-"""Checks of a model file before Keras loads it: it must contain nothing but arithmetic (G15).
+"""Checks of a model file before Keras loads it: it must contain nothing but arithmetic.
 
 A `.keras` file is a zip archive with the description of a network, its weights and a date. It may come from
 anybody, so it is checked before Keras opens it:

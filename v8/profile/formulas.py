@@ -2,7 +2,7 @@
 
 Rules of the formulas:
 
-- Row i of a result depends on rows 0..i of the input only (guarantee G3), and no function loops over rows.
+- Row i of a result depends on rows 0..i of the input only, and no function loops over rows.
   Some loop over the 14 to 20 lags of a window: adding whole shifted arrays sums every row in the same order,
   wherever the row lies, so a windowed indicator is bit-identical whatever history was loaded before its
   window.

@@ -115,7 +115,7 @@ class CcxtApi(rest.KlinesApi):
             return False
         return all(isinstance(market.get(key), str) for key in ("symbol", "base", "quote"))
 
-    def _page(self, span: rest.Span, most: int, *, is_newest: bool = False) -> pd.DataFrame:
+    def _page(self, span: rest.CandleSpan, most: int, *, is_newest: bool = False) -> pd.DataFrame:
         market = self.market(span.series)
         step_s = self._limit(span.series) * span.series.bar_s
         if is_newest:
@@ -127,7 +127,7 @@ class CcxtApi(rest.KlinesApi):
             lasts_s = [min(span.last_s, at_s + step_s - span.series.bar_s) for at_s in opens_s]
             rows = []
             for first_s, last_s in zip(opens_s, lasts_s, strict=True):
-                rows += self._rows(market, rest.Span(span.series, first_s, last_s), first_s)
+                rows += self._rows(market, rest.CandleSpan(span.series, first_s, last_s), first_s)
         try:
             open_ms = np.array([row[0] for row in rows], np.int64)
             values = np.array([row[1:6] for row in rows], np.float64).reshape(len(rows), len(OHLCV))
@@ -136,7 +136,7 @@ class CcxtApi(rest.KlinesApi):
         rest._require_plausible(open_ms, values, span, f"{span.series} from {self.exchange.id}")
         return pd.DataFrame(values, columns=list(OHLCV)).assign(**{OPEN_TIME: open_ms})
 
-    def _oldest(self, market: dict[str, Any], span: rest.Span, step_s: int) -> list[Any]:
+    def _oldest(self, market: dict[str, Any], span: rest.CandleSpan, step_s: int) -> list[Any]:
         """Return the oldest rows of a span, halving the time in which they may begin."""
         low_s = max(span.first_s, FIRST_S)
         high_s = span.last_s
@@ -152,7 +152,7 @@ class CcxtApi(rest.KlinesApi):
         near = (self._rows(market, span, at_s) for at_s in range(low_s, high_s + 2 * step_s, step_s))
         return next(filter(None, near), [])
 
-    def _rows(self, market: dict[str, Any], span: rest.Span, since_s: int | None = None) -> list[Any]:
+    def _rows(self, market: dict[str, Any], span: rest.CandleSpan, since_s: int | None = None) -> list[Any]:
         """Ask for the rows from a time on, or the newest, and return those of a span."""
         options = {} if since_s is None else {"since": since_s * 1_000}
         limit = self._limit(span.series)

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from v8.runs.engine_kinds import Placement
 
 COMPARED_SERIES = ("BTCUSDT-15m", "BTCUSDT-1h")
-RECOMMENDED = "aligned"
+REFERENCE = "aligned"
 
 
 def all_profiles() -> list[str]:
-    """List every shipped profile, the recommended one last: ratios refer to it."""
-    return [*sorted({*profile_names()} - {RECOMMENDED}), RECOMMENDED]
+    """List every shipped profile, the one that ratios refer to last."""
+    return [*sorted({*profile_names()} - {REFERENCE}), REFERENCE]
 
 
 def compare_profiles(

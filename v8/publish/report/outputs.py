@@ -1,4 +1,4 @@
-"""What a run shows of its finished series: leaderboard, report and timing (G13).
+"""What a run shows of its finished series: leaderboard, report and timing.
 
 `ReportWriter` follows a run and writes them again when a series has ended, every few seconds at most, in a
 large run as often as takes a twentieth of its time, and at its end (`v8.base.storage`).

@@ -16,11 +16,11 @@ from v8.base.errors import DataError
 from v8.base.net import RetryPolicy
 from v8.data.market.series import Series
 from v8.data.market.sources.downloads import Downloader, TimeLimits
-from v8.data.market.sources.rest import MAX_ANSWER_BYTES, ApiPolicy, KlinesApi, Span, read_addresses
+from v8.data.market.sources.rest import MAX_ANSWER_BYTES, ApiPolicy, CandleSpan, KlinesApi, read_addresses
 
 SERIES = Series("BTCUSDT", "15m")
 LAST_S = NOW_S // 900 * 900 - 900
-SPAN = Span(SERIES, LAST_S - 9 * 900, LAST_S)
+SPAN = CandleSpan(SERIES, LAST_S - 9 * 900, LAST_S)
 NUM_TRIES = 2
 LIMITS = TimeLimits(connect_s=2.0, silence_s=0.2, try_s=0.4, file_s=60.0)
 

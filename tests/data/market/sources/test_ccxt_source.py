@@ -19,7 +19,7 @@ from v8.base.errors import DataError, ProfileError
 from v8.base.plugins import load_plugins
 from v8.cli.app import app
 from v8.data.market.series import Series
-from v8.data.market.sources.rest import RestSource, Span
+from v8.data.market.sources.rest import CandleSpan, RestSource
 from v8.data.market.sources.source import open_source, present_of
 
 pytest.importorskip("ccxt", reason="the package ccxt is not installed: pip install 'v8-forecasters[ccxt]'")
@@ -102,7 +102,7 @@ def test_all_that_there_is_is_found_where_an_answer_holds_few_and_says_nothing_o
     assert len(found) == NUM_BARS
     exchange.requests.clear()
     since_s = START_S + 100 * 900
-    rows = source.rest.api.klines(Span(SERIES, since_s, since_s + 999 * 900))
+    rows = source.rest.api.klines(CandleSpan(SERIES, since_s, since_s + 999 * 900))
     assert len(rows) == 1_000
     asked = [int(asked["startTime"]) // 1_000 for asked in exchange.klines_requests()]
     assert asked == [since_s + number * limit * 900 for number in range(10)]

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from v8.base.errors import DataError
 from v8.data.market.series import Series
-from v8.data.market.sources.rest import Span, read_code, read_klines, read_time
+from v8.data.market.sources.rest import CandleSpan, read_code, read_klines, read_time
 
 SERIES = Series("BTCUSDT", "15m")
 FIRST_S = 1_725_408_000
-SPAN = Span(SERIES, FIRST_S, FIRST_S + 19 * 900)
+SPAN = CandleSpan(SERIES, FIRST_S, FIRST_S + 19 * 900)
 
 
 def row(number: int) -> list[Any]:
@@ -34,7 +34,7 @@ def test_rows_become_candles() -> None:
 
 def test_what_is_missing_is_the_shortest_span_around_it() -> None:
     rows = read_klines(json.dumps([row(n) for n in range(20) if n not in {5, 9}]).encode(), "host", SPAN, 20)
-    assert SPAN.suspect_part(rows) == Span(SERIES, FIRST_S + 5 * 900, FIRST_S + 9 * 900)
+    assert SPAN.suspect_part(rows) == CandleSpan(SERIES, FIRST_S + 5 * 900, FIRST_S + 9 * 900)
     assert (
         SPAN.suspect_part(read_klines(json.dumps([row(n) for n in range(20)]).encode(), "", SPAN, 20)) is None
     )

@@ -26,7 +26,7 @@ from v8.base.errors import DataError
 from v8.data.market.candles import Candles, none_until, require_num_bars
 from v8.data.market.checks import check_candles
 from v8.data.market.series import DAY_S, Series
-from v8.data.market.sources.rest import MOST_ROWS, RestSource, Span
+from v8.data.market.sources.rest import MOST_ROWS, CandleSpan, RestSource
 from v8.data.market.sources.source import require_listed
 from v8.data.market.sources.vision import NotArchivedError, VisionSource, read_archive_address
 from v8.data.market.store import CandleStore, StoredCandles, StoredSeries, from_api, from_candles
@@ -50,7 +50,7 @@ class CandleRequest:
         """Open time of the last bar of yesterday: the archive has no later one."""
         return self.series.last_closed_s(self.now_s // DAY_S * DAY_S)
 
-    def page(self, stored: StoredCandles | None) -> Span | None:
+    def page(self, stored: StoredCandles | None) -> CandleSpan | None:
         """Return the span of one request to the API that completes the end of the stored candles.
 
         None if nothing is missing there, or if one request is not enough.
@@ -65,29 +65,29 @@ class CandleRequest:
             return None
         return self.back_from(self.newest_s, min(num_missing + NUM_REASKED, MOST_ROWS))
 
-    def back_from(self, last_s: int, num_bars: int) -> Span:
+    def back_from(self, last_s: int, num_bars: int) -> CandleSpan:
         """Return a span of so many bars that ends at a bar, without bars from before 1970."""
         num_before = min(num_bars - 1, last_s // self.series.bar_s)
-        return Span(self.series, last_s - num_before * self.series.bar_s, last_s)
+        return CandleSpan(self.series, last_s - num_before * self.series.bar_s, last_s)
 
-    def unconfirmed(self, stored: StoredCandles) -> Span | None:
+    def unconfirmed(self, stored: StoredCandles) -> CandleSpan | None:
         """Return the span of candles from the API whose month the archive has by now; None without any."""
         now = np.datetime64(self.now_s - _MONTH_LAG_S, "s")
         month_start_s = int(now.astype("datetime64[M]").astype("datetime64[s]").astype(np.int64))
         open_time_s = stored.open_time_s[~stored.is_final]
         return self._span_of(open_time_s, month_start_s - self.series.bar_s)
 
-    def revisable(self, stored: StoredCandles) -> Span | None:
+    def revisable(self, stored: StoredCandles) -> CandleSpan | None:
         """Return the span of the candles from the API among the newest `num_bars`; None without any."""
         is_final = stored.is_final[-self.num_bars :]
         open_time_s = stored.open_time_s[-self.num_bars :][~is_final]
         return self._span_of(open_time_s, self.newest_s)
 
-    def _span_of(self, open_time_s: NDArray[np.int64], last_s: int) -> Span | None:
+    def _span_of(self, open_time_s: NDArray[np.int64], last_s: int) -> CandleSpan | None:
         open_time_s = open_time_s[open_time_s <= last_s]
         if not len(open_time_s):
             return None
-        return Span(self.series, int(open_time_s[0]), int(open_time_s[-1]))
+        return CandleSpan(self.series, int(open_time_s[0]), int(open_time_s[-1]))
 
     def bars_after(self, after_s: int, until_s: int) -> int:
         """Count the bars that open after one time and up to another."""
@@ -312,7 +312,7 @@ class LiveSource:
             is_final = False
         return from_candles(candles, is_final=is_final, has_oldest=len(candles) < num_bars)
 
-    def _from_rest(self, span: Span) -> list[StoredCandles]:
+    def _from_rest(self, span: CandleSpan) -> list[StoredCandles]:
         """Fetch a span in pages from the API; an empty list if it has no candle there, else one piece."""
         tables = self.rest.api.downloader.map(self.rest.api.klines, span.pages())
         rows = pd.concat(reversed(tables), ignore_index=True)

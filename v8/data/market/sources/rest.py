@@ -89,7 +89,7 @@ Read = Callable[[bytes, str], Answer]  # reads the body of a response, given the
 
 
 @dataclass(frozen=True)
-class Span:
+class CandleSpan:
     """Candles of one series that open between two times."""
 
     series: Series
@@ -101,21 +101,24 @@ class Span:
         """Bars of the span, whether or not there is a candle for each."""
         return (self.last_s - self.first_s) // self.series.bar_s + 1
 
-    def pages(self) -> "list[Span]":
+    def pages(self) -> "list[CandleSpan]":
         """Split it into spans that fit into one response, newest first."""
         page_s = MOST_ROWS * self.series.bar_s
         series = self.series
         stops_s = range(self.last_s, self.first_s - 1, -page_s)
-        return [Span(series, max(self.first_s, stop_s - page_s + series.bar_s), stop_s) for stop_s in stops_s]
+        return [
+            CandleSpan(series, max(self.first_s, stop_s - page_s + series.bar_s), stop_s)
+            for stop_s in stops_s
+        ]
 
-    def suspect_part(self, rows: pd.DataFrame) -> "Span | None":
+    def suspect_part(self, rows: pd.DataFrame) -> "CandleSpan | None":
         """Return the shortest span with all bars that have no row or a suspect one; None without any."""
         grid = np.arange(self.first_s, self.last_s + 1, self.series.bar_s)
         open_time_s = rows[OPEN_TIME].to_numpy(np.int64) // 1_000
         is_suspect = are_suspect(rows[list(OHLCV)].to_numpy(np.float64))
         missing_s = np.setdiff1d(grid, open_time_s, assume_unique=True)
         times_s = np.union1d(missing_s, open_time_s[is_suspect])
-        return Span(self.series, int(times_s[0]), int(times_s[-1])) if len(times_s) else None
+        return CandleSpan(self.series, int(times_s[0]), int(times_s[-1])) if len(times_s) else None
 
 
 class RestSource:
@@ -184,7 +187,7 @@ class RestSource:
         num_missing = num_bars
         while True:
             first_s = max(stop_s - (num_missing - 1) * series.bar_s, begin_s or 0)
-            spans = Span(series, first_s, stop_s).pages()
+            spans = CandleSpan(series, first_s, stop_s).pages()
             tables += self.api.downloader.map(self.api.klines, spans)
             frame = pd.concat(reversed(tables), ignore_index=True)
             if begin_s is None and len(frame) < num_bars:
@@ -291,11 +294,11 @@ class KlinesApi:
 
     def edge_open_s(self, series: Series, last_s: int, *, is_newest: bool = False) -> int | None:
         """Return the open time (s) of the oldest, or newest, candle up to a time; None without one."""
-        all_time = Span(series, last_s % series.bar_s, last_s)
+        all_time = CandleSpan(series, last_s % series.bar_s, last_s)
         (rows,) = self.downloader.map(lambda span: self._page(span, 1, is_newest=is_newest), [all_time])
         return None if rows.empty else int(rows[OPEN_TIME].iloc[0]) // 1_000
 
-    def klines(self, span: Span) -> pd.DataFrame:
+    def klines(self, span: CandleSpan) -> pd.DataFrame:
         """Fetch at most 1,000 candles within the calling thread; missing and suspect ones are verified.
 
         These are requested again until two responses agree.
@@ -322,7 +325,7 @@ class KlinesApi:
         fix = f"Try again later, or ask another address with {URL_VARIABLE}"
         raise DataError(where=location, rule=rule, got=got, fix=fix)
 
-    def _page(self, span: Span, most: int, *, is_newest: bool = False) -> pd.DataFrame:
+    def _page(self, span: CandleSpan, most: int, *, is_newest: bool = False) -> pd.DataFrame:
         """Request the oldest candles of a span, or the newest, at most `most`."""
         parameters: dict[str, str | int] = {
             "symbol": span.series.symbol,
@@ -387,7 +390,7 @@ def read_addresses(urls: str | None = None) -> tuple[downloads.Address, ...]:
     return addresses
 
 
-def read_klines(content: bytes, location: str, span: Span, most: int) -> pd.DataFrame:
+def read_klines(content: bytes, location: str, span: CandleSpan, most: int) -> pd.DataFrame:
     """Read the candles of a response, none for an empty list.
 
     Args:
@@ -459,7 +462,7 @@ def _require_row(row: Any, bar_s: int, location: str) -> None:
         _refuse(location, f"a candle closes {bar_s} s after it opens, less a millisecond", times)
 
 
-def _require_plausible(open_ms: np.ndarray, values: np.ndarray, span: Span, location: str) -> None:
+def _require_plausible(open_ms: np.ndarray, values: np.ndarray, span: CandleSpan, location: str) -> None:
     """Refuse rows that were not requested and implausible ones; see `v8.data.market.checks`."""
     bar_s = span.series.bar_s
     first_ms = span.first_s * 1_000
