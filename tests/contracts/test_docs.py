@@ -334,3 +334,18 @@ def test_the_number_that_the_page_on_evaluation_checks_by_hand_is_the_published_
     assert float(again.split(": ")[1]) == pytest.approx(float(number), abs=2e-6)
     by_hand, recorded = map(float, volatility.split())
     assert by_hand == pytest.approx(recorded, rel=1e-5)
+
+
+def test_no_call_of_a_python_block_stands_within_a_comment() -> None:
+    hidden = []
+    for page in sorted((REPOSITORY / "docs").rglob("*.md")):
+        for kind, block in BLOCK.findall(page.read_text("utf-8")):
+            comments = [line for line in block.splitlines() if line.startswith("#")]
+            hidden += [line for line in comments if kind == "python" and re.search(r"= v8\.\w+\(", line)]
+    assert not hidden
+
+
+def test_the_chinese_readme_links_pages_in_chinese_where_they_are() -> None:
+    text = (REPOSITORY / "README.zh-TW.md").read_text("utf-8")
+    linked = re.findall(r"docs/en/([\w/-]+\.md)", text)
+    assert not [page for page in linked if (REPOSITORY / "docs/zh-TW" / page).is_file()]
