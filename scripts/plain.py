@@ -1,9 +1,9 @@
 #!/usr/bin/env python
 """Measure how plainly Python code is written, and fail where it is harder to read than the limits allow.
 
-    python scripts/plain.py v8 scripts              print the figures of each folder
-    python scripts/plain.py v8 --worst 30           also list up to 30 places of each kind
-    python scripts/plain.py v8 scripts --limits     exit with status 1 if a figure is above its limit
+    python scripts/plain.py v8 scripts                    print the figures of each folder
+    python scripts/plain.py v8 --worst 30                 also list up to 30 places of each kind
+    python scripts/plain.py v8 scripts tests --limits     exit with status 1 if a figure is above its limit
 
 Most figures are counts per 1,000 statements. The limits are about twice the highest figure of httpx,
 neuralforecast, darts and freqtrade, which this script measured, too.
@@ -15,7 +15,7 @@ import argparse
 import ast
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple, TypeGuard
@@ -29,6 +29,9 @@ LONG: Final = "functions too long"
 
 LIMITS: Final = {PARALLEL: 8.0, WALRUS: 2.5, STARRED: 5.0, VAGUE: 0.3, NESTED: 3.0, LONG: 0.0}
 """Largest figure allowed of each kind: per 1,000 statements, except for vague names and long functions."""
+
+LIMITS_OF_TESTS: Final = {**LIMITS, STARRED: 6.5, VAGUE: 4.0, LONG: 1.0}
+"""Those of the folder `tests`, which is not yet as plain as the package: lower them with every rewrite."""
 
 VAGUE_NAMES: Final = frozenset(
     """
@@ -74,9 +77,9 @@ class Figures:
             return 100 * count / max(1, self.num_names)
         return 1_000 * count / max(1, self.num_statements)
 
-    def above_limits(self) -> list[str]:
+    def above_limits(self, limits: Mapping[str, float] = LIMITS) -> list[str]:
         """List the kinds whose figure is above its limit."""
-        return [kind for kind, limit in LIMITS.items() if self.value(kind) > limit]
+        return [kind for kind, limit in limits.items() if self.value(kind) > limit]
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -91,16 +94,22 @@ def main(words: Sequence[str] | None = None) -> None:
     is_above = False
     for folder in options.folders:
         figures = measure(folder)
-        print_figures(folder, figures, options.worst)
-        is_above = is_above or bool(figures.above_limits())
+        limits = limits_of(folder)
+        print_figures(folder, figures, options.worst, limits)
+        is_above = is_above or bool(figures.above_limits(limits))
     if options.limits and is_above:
         sys.exit(1)
 
 
-def print_figures(folder: Path, figures: Figures, num_places: int) -> None:
+def limits_of(folder: Path) -> Mapping[str, float]:
+    """Return the limits that a folder is held to."""
+    return LIMITS_OF_TESTS if folder.name == "tests" else LIMITS
+
+
+def print_figures(folder: Path, figures: Figures, num_places: int, limits: Mapping[str, float]) -> None:
     """Print a line for each figure of a folder, and some of the places behind it."""
     print(f"{folder}: {figures.num_statements:,} statements, {figures.num_names:,} names")
-    for kind, limit in LIMITS.items():
+    for kind, limit in limits.items():
         places = figures.places[kind]
         verdict = "  TOO HIGH" if figures.value(kind) > limit else ""
         print(f"  {kind:24} {figures.value(kind):6.2f}, at most {limit:g} ({len(places)} places){verdict}")

@@ -22,14 +22,10 @@ def size() -> Any:
     return module
 
 
-def test_every_line_is_of_one_kind(size: Any, tmp_path: Path) -> None:
-    file = tmp_path / "one.py"
-    file.write_text(
-        '"""Two\nlines."""\n\nimport os\nfrom sys import (\n    path,\n)\n# why\nX = """a\n\nb"""\n"""X."""\n'
-    )
-    counted = size.measure(file)
-    # Documentation: lines 1, 2 and 12; imports: 4 to 7; X: two lines of code and a blank one; a comment: 8.
-    assert counted == {"files": 1, "lines": 12, "code": 6, "imports": 4, "documentation": 3}
+def test_texts_that_stand_alone_are_no_statements(size: Any) -> None:
+    text = '"""Two\nlines."""\n\nimport os\n\n\ndef work():\n    """Text."""\n    if os:\n        x = 1\n'
+    # import, def, if, assignment
+    assert size.num_statements(text) == 4
 
 
 def test_a_large_package_is_counted_and_fails_nothing(
@@ -39,4 +35,6 @@ def test_a_large_package_is_counted_and_fails_nothing(
     (tmp_path / "market/large.py").write_text("x = 1\n" * 40_000)
     monkeypatch.setattr(sys, "argv", ["size.py", str(tmp_path)])
     size.main()
-    assert capsys.readouterr().out.splitlines()[1].split() == ["market", "1", "40000", "40000", "0", "0"]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split() == ["market", "1", "40,000"]
+    assert lines[-1].split() == ["market/large.py:", "40,000", "lines"]
