@@ -160,7 +160,9 @@ def test_a_folder_s_own_series_are_those_that_are_meant(tmp_path: Path) -> None:
     done: Any = call("data", "--source", "files", "--data-dir", str(tmp_path))
     signs = "Reading candles from files.\nFound 2 series in the folder: BTCUSDT-1h, ETHUSDT-4h\n"
     assert (done.returncode, done.stderr) == (0, signs)
-    assert [line.partition(":")[0] for line in done.stdout.splitlines()] == ["BTCUSDT-1h", "ETHUSDT-4h"]
+    found = [line.partition(":")[0] for line in done.stdout.splitlines()]
+    assert found[:2] == ["BTCUSDT-1h", "ETHUSDT-4h"]
+    assert found[2].startswith("The newest candle of 2 series is of 2024-01-01")
     universe = tmp_path / "mine.yaml"
     universe.write_text("series: [BTC/USDT-1h]\n")
     chosen: Any = call("data", "--source", "files", "--data-dir", str(tmp_path), "--universe", str(universe))

@@ -20,6 +20,15 @@ import psutil
 
 from v8.base.version import VERSION
 
+SINGLE_THREADED: Final = {
+    "TF_NUM_INTRAOP_THREADS": "1",
+    "TF_NUM_INTEROP_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
+}
+"""Environment variables that give a process one thread on a CPU, which makes results repeatable."""
+
 _DEVICES: Final = Path("/dev")
 _FULL_FLOAT32_LOCK: Final = threading.Lock()
 _num_full_float32 = 0  # threads in `full_float32`
@@ -112,6 +121,24 @@ def peak_process_bytes() -> int:
 def may_have_gpu(devices: Path = _DEVICES) -> bool:
     """Return whether NVIDIA's driver is there; this is quick, while asking the backend takes seconds."""
     return (devices / "nvidiactl").exists() and os.environ.get("CUDA_VISIBLE_DEVICES") != "-1"
+
+
+def may_be_gpu(device: str) -> bool:
+    """Return whether a GPU may be what computes."""
+    return device != "cpu" and may_have_gpu()
+
+
+def process_variables(device: str) -> dict[str, str]:
+    """Return the environment variables of processes that compute on "auto", "cpu" or "gpu".
+
+    TensorFlow reads them when it starts. Where no GPU may be what computes, each process has one thread. That
+    is also what makes results repeatable: the same sums in the same order, whether a series is trained alone
+    or among others. Variables that the user has set stay, but for the GPUs of `cpu`.
+    """
+    if may_be_gpu(device):
+        return {}
+    variables = {name: value for name, value in SINGLE_THREADED.items() if name not in os.environ}
+    return {**variables, "CUDA_VISIBLE_DEVICES": "-1"} if device == "cpu" else variables
 
 
 def visible_gpus(devices: Path = _DEVICES) -> tuple[str, ...]:

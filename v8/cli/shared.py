@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from typer import Argument, Option
 
 from v8.base.errors import ProfileError
+from v8.base.hardware import process_variables
 from v8.base.invocation import command
 from v8.base.language import Language
 from v8.base.net import report_waiting
@@ -55,8 +56,6 @@ def settle_process(device: str = "auto") -> None:
 
     The same sums in the same order as in training: else a forecast differs from the one that was evaluated.
     """
-    from v8.runs.engines import process_variables
-
     os.environ.update(process_variables(device))
 
 

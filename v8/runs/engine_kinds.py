@@ -25,7 +25,7 @@ class Placement:
     device: str = "auto"  # one of `v8.runs.engines.DEVICES`; engines of other machines look for it there
     address: str | None = None  # where an engine of other machines finds them; None uses this one
     variables: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
-    """Environment variables of every process of the run, see `v8.runs.engines.process_variables`."""
+    """Environment variables of every process of the run, see `v8.base.hardware.process_variables`."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ on a larger fleet gains nothing, is measured before training (`v8.runs.machine.c
 `v8.model.training.probe`).
 """
 
-import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -33,7 +32,7 @@ from v8.model.training.programs import kept_programs
 from v8.runs.engine_kinds import ENGINES, EngineKind, Placement
 from v8.runs.events import Note, SeriesOutcome
 from v8.runs.jobs import Engine, Job
-from v8.runs.machine.choices import AUTO, SINGLE_THREADED, measured_workers
+from v8.runs.machine.choices import AUTO, measured_workers
 from v8.runs.observers import RunObserver
 from v8.runs.workers import WorkerEngine
 
@@ -114,31 +113,13 @@ def where_work_is() -> tuple[bool, str]:
 
 def place(device: str, workers: str, fleet_size: str) -> Placement:
     """Decide where the work goes. The device is one of `DEVICES`, already checked."""
-    may_have_gpu = _may_be_gpu(device)
+    may_have_gpu = hardware.may_be_gpu(device)
     num_cores = hardware.num_usable_cores()
     gpus = hardware.visible_gpus() if may_have_gpu else ()
     placement = choose_placement(
         workers, fleet_size, may_have_gpu=may_have_gpu, num_cores=num_cores, gpus=gpus
     )
-    return replace(placement, variables=process_variables(device))
-
-
-def process_variables(device: str) -> dict[str, str]:
-    """Return the environment variables of processes that compute on one of `DEVICES`.
-
-    TensorFlow reads them when it starts. Where no GPU may be what computes, each process has one thread. That
-    is also what makes results repeatable: the same sums in the same order, whether a series is trained alone
-    or among others. Variables that the user has set stay, but for the GPUs of `cpu`.
-    """
-    if _may_be_gpu(device):
-        return {}
-    variables = {name: value for name, value in SINGLE_THREADED.items() if name not in os.environ}
-    return {**variables, "CUDA_VISIBLE_DEVICES": "-1"} if device == "cpu" else variables
-
-
-def _may_be_gpu(device: str) -> bool:
-    """Return whether a GPU may be what computes."""
-    return device != "cpu" and hardware.may_have_gpu()
+    return replace(placement, variables=hardware.process_variables(device))
 
 
 def choose_placement(
@@ -188,7 +169,7 @@ def choose_shares(workers: str, fleet_size: str, device: str, address: str | Non
         is_measured=num_workers is None,
         device=device,
         address=address,
-        variables=process_variables(device),  # this process evaluates updates
+        variables=hardware.process_variables(device),  # this process evaluates updates
     )
 
 

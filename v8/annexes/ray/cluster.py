@@ -36,7 +36,7 @@ from typing import Any, Final, TypeAlias
 
 from v8.base import plugins
 from v8.base.errors import ProfileError, SeriesError, StorageError, V8Error, shown
-from v8.base.hardware import num_usable_cores, versions, visible_gpus
+from v8.base.hardware import SINGLE_THREADED, num_usable_cores, versions, visible_gpus
 from v8.base.interruption import deferred_interrupts, restored_stop_signals
 from v8.base.invocation import for_children
 from v8.base.resources import resource_scope
@@ -47,7 +47,6 @@ from v8.model.training.programs import kept_programs
 from v8.runs.engine_kinds import Placement
 from v8.runs.events import Event, Note, SeriesOutcome
 from v8.runs.jobs import Engine, Job
-from v8.runs.machine.choices import SINGLE_THREADED
 from v8.runs.observers import EventCallback, RunObserver, warnings_as_notes
 from v8.runs.workers import POLL_S, JobQueue, Process
 

@@ -43,8 +43,8 @@ from pydantic import Field
 
 from v8.base.child import ChildCall, MessageHandler, run_in_children
 from v8.base.errors import with_parameters
+from v8.base.hardware import SINGLE_THREADED, identity
 from v8.base.hardware import available_bytes as free_bytes
-from v8.base.hardware import identity
 from v8.base.records import Count, Number, adapter
 from v8.base.storage import digest_json, home, parse_json, read_given, write_cache
 from v8.base.variables import with_variables
@@ -56,14 +56,6 @@ from v8.runs import measuring
 from v8.runs.measuring import Measurement, MeasurementRequest
 
 AUTO: Final = "auto"
-SINGLE_THREADED: Final = {
-    "TF_NUM_INTRAOP_THREADS": "1",
-    "TF_NUM_INTEROP_THREADS": "1",
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
-}
-"""Environment variables that give a process one thread on a CPU, which makes results repeatable."""
 CACHE_FORMAT: Final = 1
 _MAX_BYTES: Final = 1 << 20  # a larger file is no cached measurement
 LIMIT_S: Final = 300.0
