@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from v8.runs.events import Event, Note, SeriesOutcome
 from v8.runs.jobs import Job
@@ -12,7 +12,9 @@ Train = Callable[[Sequence[Job], RunObserver], Iterator[SeriesOutcome]]
 
 
 class EngineOf:
-    """An engine that is one function."""
+    """An engine that is one function, and needs no settings of its process."""
+
+    variables: Mapping[str, str] = {}
 
     def __init__(self, train: Train) -> None:
         self.train = train

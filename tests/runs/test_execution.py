@@ -27,6 +27,7 @@ from v8.cli.printing import print_newer
 from v8.data.market.candles import Candles
 from v8.data.market.series import Series
 from v8.data.market.sources.demo import DemoSource
+from v8.publish.report import outputs as report_outputs
 from v8.publish.report.outputs import ReportWriter
 from v8.runs.events import (
     CandleFinding,
@@ -160,6 +161,13 @@ def carried_out(
         return execute(current, folder, source, engine, follower)
 
 
+@pytest.fixture
+def draws_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw the page after each series; here they end faster than it is drawn again otherwise."""
+    monkeypatch.setattr(report_outputs, "LEAST_S", 0.0)
+
+
+@pytest.mark.usefixtures("draws_at_once")
 def test_g13_results_are_on_disk_after_each_series(plan: Plan) -> None:
     seen: list[list[str]] = []
 
@@ -188,6 +196,7 @@ def test_what_a_run_took_is_kept_for_the_next_plan(
     assert cost.num_series == 1  # what failed is no measure
 
 
+@pytest.mark.usefixtures("draws_at_once")
 def test_outputs_written_series_by_series_are_those_written_at_once(plan: Plan) -> None:
     with opened(plan) as folder:
         carried_out(plan, folder, Market(), HollowEngine())
