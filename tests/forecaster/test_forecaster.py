@@ -17,7 +17,7 @@ from float32_steps import assert_same_frames
 from forked import called
 from renamed_models import name_model
 
-from v8.base.errors import ArtifactError, DataError, ProfileError
+from v8.base.errors import ArtifactError, DataError
 from v8.base.storage import digest_file
 from v8.data.features.table import compute_table
 from v8.data.market.candles import Candles
@@ -27,9 +27,7 @@ from v8.data.market.sources.demo import END_S
 from v8.data.market.sources.source import open_source
 from v8.data.windows.dataset import prepare_series, table_columns
 from v8.forecaster.forecaster import Forecaster, LeftOutWarning, SeenCandlesWarning
-from v8.profile.profile import recorded_profile
 from v8.profile.tasks import TASKS
-from v8.runs.plan import make_plan
 
 BTC = Series("BTCUSDT", "15m")
 BAR_S = 900
@@ -433,23 +431,6 @@ def test_an_artefact_of_before_there_was_a_readme_still_loads(
     (old / "README.md").unlink()
     (old / "forecasts.json").unlink()
     pd.testing.assert_frame_equal(Forecaster.load(old).predict(raw), loaded.predict(raw), check_exact=True)
-
-
-@pytest.mark.tf
-@pytest.mark.parametrize("kind", ["shrink", "blend"])
-def test_a_model_of_a_calibration_that_is_not_trained_any_more_still_forecasts(
-    tmp_path: Path, trained_run: Any, loaded: Forecaster, raw: pd.DataFrame, kind: str
-) -> None:
-    metadata = json.loads((trained_run.folder / "metadata.json").read_text())
-    content = metadata["profile"] | {"calibration": kind}
-    profile = recorded_profile(content, where="a test")
-    factors = [{"task": task, "factors": [0.5, 0.25, 0.0], "anchor": "constant"} for task in content["tasks"]]
-    changes = {"profile": content, "profile_digest": profile.digest}
-    changes["calibration"] = {"kind": kind, "tasks": factors}
-    old = Forecaster.load(changed_copy(trained_run.folder, tmp_path / "old", **changes))
-    pd.testing.assert_frame_equal(old.predict(raw), loaded.predict(raw), check_exact=True)
-    with pytest.raises(ProfileError, match=f"'ensemble' or 'none' to be trained; .* got '{kind}'"):
-        make_plan(profile, [Series("BTCUSDT", "15m")], tmp_path / "none")
 
 
 @pytest.mark.tf

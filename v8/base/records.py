@@ -209,7 +209,6 @@ def checked(
     fix: str | Callable[[ValidationError], str],
     rule: str | None = None,
     refusal: type[V8Error] = ArtifactError,
-    context: Any = None,
 ) -> Record:
     """Make a record from JSON values.
 
@@ -220,13 +219,12 @@ def checked(
         fix: What the user can do; may be made from pydantic's error.
         rule: What the complete content must be; if None, the error names the rule of the wrong key instead.
         refusal: The class of the error.
-        context: Passed on to the validators.
 
     Raises:
         V8Error: If the content breaks a rule; an error of the class `refusal`.
     """
     try:
-        record: Record = adapter(kind).validate_python(content, context=context)
+        record: Record = adapter(kind).validate_python(content)
         return record
     except ValidationError as error:
         key, key_rule, got = first_fault(error)

@@ -39,9 +39,6 @@ MOST_VALUES: Final = 10_000  # in a list; a profile has some hundred
 ProfileName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
 """Lower-case letters, digits, dashes and underscores: it is the name of a folder."""
 
-FORMER_CALIBRATIONS: Final = ("shrink", "blend")
-"""Calibrations of older published models, which can still be loaded, but not trained."""
-
 Schedule = Literal["constant", "plateau", "cosine", "step"]
 
 TABLES_PLACE: Final = "V8_TABLES"
@@ -97,15 +94,6 @@ def _read_network(network: Any) -> Any:
     # Validated as a mapping, so that errors name the family, too: key network.lstm_dense.dropout.
     kind: Any = dict[str, FAMILIES[name].settings]  # type: ignore[misc]
     return adapter(kind).validate_python({name: _tuples(network)})[name]
-
-
-def _check_calibration(calibration: str, info: pydantic.ValidationInfo) -> str:
-    """Refuse an unknown calibration; a recorded profile (`info.context`) may have a former one."""
-    allowed = ("ensemble", "none", *(FORMER_CALIBRATIONS if info.context else ()))
-    if calibration not in allowed:
-        note = " (shrink and blend are not trained any more)" if calibration in FORMER_CALIBRATIONS else ""
-        raise ValueError(f"must be 'ensemble' or 'none'{note}")
-    return calibration
 
 
 _Names = Annotated[tuple[str, ...], Field(min_length=1), AfterValidator(indicators.plain_names)]
@@ -244,7 +232,7 @@ class Profile(Settings, metaclass=_CheckedModel):
     tasks: Annotated[dict[str, TaskSettings], Field(min_length=1), refusing(_fault_of_tasks)]
     """What is forecast: `ohlc` (always), `bands` (bb_upper, bb_lower), `volatility`."""
     training: TrainingSettings
-    calibration: Annotated[str, AfterValidator(_check_calibration)]
+    calibration: Literal["ensemble", "none"]
     """`ensemble` averages the network's forecasts with a regression on past ranges and the hour, and with
     medians of simulated paths, with weights that are fitted to the validation span; `none` does not."""
     quantiles: Annotated[tuple[float, ...], refusing(lambda levels: levels and fault_of(levels))] = ()
@@ -464,19 +452,18 @@ def load_profile(name_or_path: str, where: str = "param:profile") -> Profile:
     return checked_profile(read_yaml(path, fix), where=str(path))
 
 
-def checked_profile(content: Any, *, where: str, context: str = "") -> Profile:
+def checked_profile(content: Any, *, where: str) -> Profile:
     """Make a profile from the content of a file or from arguments.
 
     Args:
         content: The content.
         where: Beginning of the error.
-        context: "recorded" for a profile that a run recorded, which may have former values.
 
     Raises:
         ProfileError: If it breaks a rule.
     """
     plain = _plain(content, location=where)
-    return checked(Profile, plain, where=where, fix=_fix, refusal=ProfileError, context=context)
+    return checked(Profile, plain, where=where, fix=_fix, refusal=ProfileError)
 
 
 def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
@@ -489,17 +476,6 @@ def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
         is_section = isinstance(value, Mapping) and isinstance(section, Mapping)
         merged[key] = _merged(section, value) if is_section else value
     return {key: value for key, value in merged.items() if value is not None or key not in TASKS}
-
-
-def require_trainable(profile: Profile) -> None:
-    """Raise a `ProfileError` if a recorded profile has a former calibration, which cannot be trained."""
-    if profile.calibration in FORMER_CALIBRATIONS:
-        raise ProfileError(
-            where=f"profile {profile.name}, key calibration",
-            rule="must be 'ensemble' or 'none' to be trained; models of before forecast as ever",
-            got=repr(profile.calibration),
-            fix="Train a profile with calibration: ensemble",
-        )
 
 
 def network_outputs(profile: Profile) -> NetworkOutputs:
@@ -627,11 +603,11 @@ def _configs() -> Path:
 
 def recorded_profile(content: Any, *, where: str) -> Profile:
     """Read a profile from its recorded JSON values; a `ProfileError` if this version cannot read it."""
-    return checked_profile(content if isinstance(content, dict) else {}, where=where, context="recorded")
+    return checked_profile(content if isinstance(content, dict) else {}, where=where)
 
 
 def is_digest_of(digest: str, content: Mapping[str, Any]) -> bool:
-    """Return whether a digest is that of a recorded profile, in this or an older format.
+    """Return whether a digest is that of a recorded profile.
 
     Args:
         digest: The digest, 64 hex digits.
@@ -643,10 +619,7 @@ def is_digest_of(digest: str, content: Mapping[str, Any]) -> bool:
     defaults = {name: field.default for name, field in TrainingSettings.model_fields.items()}
     # As in `Profile.digest`: keys that have their default are left out.
     changed = {key: value for key, value in training.items() if key not in defaults or defaults[key] != value}
-    return any(
-        digest == digest_json({"format": version, **content, "training": changed})
-        for version in range(1, PROFILE_FORMAT + 1)
-    )
+    return digest == digest_json({"format": PROFILE_FORMAT, **content, "training": changed})
 
 
 def recorded_tables(content: Sequence[Any], *, where: str) -> tuple[TableSettings, ...]:

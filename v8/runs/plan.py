@@ -20,7 +20,7 @@ from v8.data.windows.dataset import rows_needed, table_columns, windows_without_
 from v8.forecaster.metadata import METADATA_FILE, MODEL_FILE
 from v8.model.baselines.baselines import BASELINES
 from v8.profile.indicators import warmup_bars
-from v8.profile.profile import Profile, require_trainable
+from v8.profile.profile import Profile
 from v8.runs.machine.choices import read_measurement, write_measurement
 from v8.runs.run_folder import RUN_FILE, SeriesState, Status, read_run
 
@@ -68,10 +68,7 @@ def make_plan(profile: Profile, series: Sequence[Series], path: Path, redone: Se
 
     Raises:
         ArtifactError: If the folder's `run.json` is damaged.
-        ProfileError: If the profile can no longer be trained. That is so for some that an older v8 recorded
-            with a run, and that are trained again.
     """
-    require_trainable(profile)
     plan = Plan(profile=profile, path=path, series=dict.fromkeys(series, "pending"), redone=tuple(redone))
     states: dict[str, SeriesState] = {}
     if (path / RUN_FILE).exists():
