@@ -26,8 +26,9 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def rolled(history_close: np.ndarray, horizon_bars: int) -> dict[str, np.ndarray]:
-    """The naive forecast of every task."""
-    return naive(np, list(TASKS.values()), history_close, horizon_bars)
+    """The naive forecast of every task that follows from closes."""
+    tasks = [task for task in TASKS.values() if not task.is_size]
+    return naive(np, tasks, history_close, horizon_bars)
 
 
 def evaluate_arrays(actual: Arrays, model: Arrays, history_close: np.ndarray, offsets: Arrays) -> Evaluation:

@@ -49,13 +49,16 @@ def tensor(values: Any) -> Any:
 
 
 def test_the_tasks_stand_in_the_order_of_the_reports() -> None:
-    assert list(TASKS) == ["ohlc", "bands", "volatility"]
+    assert list(TASKS) == ["ohlc", "bands", "volatility", "range"]
     assert {name: task.columns for name, task in TASKS.items()} == {
         "ohlc": ("open", "high", "low", "close"),
         "bands": ("bb_upper", "bb_lower"),
         "volatility": ("volatility",),
+        "range": ("bar_range", "total_range"),
     }
-    with pytest.raises(ProfileError, match=r"a task is one of ohlc, bands, volatility; got 'band'.*bands"):
+    with pytest.raises(
+        ProfileError, match=r"a task is one of ohlc, bands, volatility, range; got 'band'.*bands"
+    ):
         TASKS.find("band")
 
 
@@ -70,14 +73,15 @@ def test_a_task_says_what_it_is_and_has_a_side_for_every_column(task: Task) -> N
 
 def test_a_range_moves_highs_and_lows_bands_and_volatility() -> None:
     moved = {task.name: task.is_moved.tolist() for task in EVERY}
-    assert moved == {"ohlc": [0, 1, 1, 0], "bands": [1, 1], "volatility": [1]}
+    assert moved == {"ohlc": [0, 1, 1, 0], "bands": [1, 1], "volatility": [1], "range": [1, 1]}
     # How many deviations of the twenty closes a column lies off their middle: candles follow the walk.
     deviations = {task.name: task.column_deviations.tolist() for task in EVERY}
-    assert deviations == {"ohlc": [0, 0, 0, 0], "bands": [2, -2], "volatility": [1]}
+    assert deviations == {"ohlc": [0, 0, 0, 0], "bands": [2, -2], "volatility": [1], "range": [0, 0]}
     assert {task.name: task.has_window for task in EVERY} == {
         "ohlc": False,
         "bands": True,
         "volatility": True,
+        "range": False,
     }
 
 
@@ -91,13 +95,15 @@ def test_a_share_of_the_last_close_has_the_task_s_unit() -> None:
         "ohlc": 2.0,
         "bands": 2.0,
         "volatility": 0.01,
+        "range": 0.01,
     }
     assert {task.name: task.size(200.0) for task in EVERY} == {
         "ohlc": 200.0,
         "bands": 200.0,
         "volatility": 1.0,
+        "range": 1.0,
     }
-    assert {task.name: task.is_price for task in EVERY} == {"ohlc": True, "bands": True, "volatility": False}
+    assert {task.name for task in EVERY if task.is_price} == {"ohlc", "bands"}
 
 
 def test_a_price_is_raised_to_a_share_of_its_level_and_a_unitless_number_to_the_floor() -> None:

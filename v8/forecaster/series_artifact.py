@@ -151,15 +151,17 @@ def sample_forecasts(
     for window in range(len(anchors) - 2, -1, -1):
         if anchors[window] >= first_anchor and anchors[windows[-1]] - anchors[window] >= horizon:
             windows.append(window)
+    # Known bars have no actual values of the other tasks, from which a line could go on.
+    drawn = [task for task in model if TASKS[task].is_of_bars]
     issued = []
     for window in reversed(windows):
         quantile_rows = {}
-        for task, values in quantiles.items():
-            by_level_QHC = values[window].swapaxes(0, 1)
+        for task in drawn if quantiles else ():
+            by_level_QHC = quantiles[task][window].swapaxes(0, 1)
             quantile_rows[task] = tuple(_rows(level_HC) for level_HC in by_level_QHC)
         forecast = SampledForecast(
             last_known=int(anchors[window]) - first,
-            values={task: _rows(values[window]) for task, values in model.items()},
+            values={task: _rows(model[task][window]) for task in drawn},
             quantiles=quantile_rows,
         )
         issued.append(forecast)
@@ -168,7 +170,7 @@ def sample_forecasts(
         series=str(data.series),
         bar_s=data.series.bar_s,
         open_time_s=tuple(open_time_s),
-        actual={task: _rows(data.table.select(TASKS[task].columns)[first:end]) for task in model},
+        actual={task: _rows(data.table.select(TASKS[task].columns)[first:end]) for task in drawn},
         issued=tuple(issued),
         levels=data.profile.quantiles if quantiles else (),
     )

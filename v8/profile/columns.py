@@ -22,6 +22,8 @@ VOLUME: Final = "volume"
 BB_UPPER: Final = "bb_upper"
 BB_LOWER: Final = "bb_lower"
 VOLATILITY: Final = "volatility"
+BAR_RANGE: Final = "bar_range"
+TOTAL_RANGE: Final = "total_range"
 
 BAND_PERIOD_BARS: Final = 20  # window of the Bollinger average and deviation, and of `volatility`
 MAX_ROLLED_STEPS: Final = BAND_PERIOD_BARS - 2  # steps ahead at which that window still has two known closes
@@ -59,6 +61,7 @@ OHLCV: Final = (*OHLC, VOLUME)
 TASK_OHLC: Final = "ohlc"
 TASK_BANDS: Final = "bands"
 TASK_VOLATILITY: Final = "volatility"
+TASK_RANGE: Final = "range"
 
 BAND_WIDTH_STDS: Final = 2.0  # sample standard deviations from the average to a band
 USER: Final = "csv"  # origin of the columns of all tables that the user provides

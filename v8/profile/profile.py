@@ -230,7 +230,8 @@ class Profile(Settings, metaclass=_CheckedModel):
     split: SplitSettings
     network: Annotated[pydantic.SerializeAsAny[NetworkSettings], BeforeValidator(_read_network)]
     tasks: Annotated[dict[str, TaskSettings], Field(min_length=1), refusing(_fault_of_tasks)]
-    """What is forecast: `ohlc` (always), `bands` (bb_upper, bb_lower), `volatility`."""
+    """What is forecast: `ohlc` (always), `bands` (bb_upper, bb_lower), `volatility`, `range` (bar_range,
+    total_range)."""
     training: TrainingSettings
     calibration: Literal["ensemble", "none"]
     """`ensemble` averages the network's forecasts with a regression on past ranges and the hour, and with
@@ -317,10 +318,10 @@ class Profile(Settings, metaclass=_CheckedModel):
         rolled = " or ".join(task.name for task in TASKS.values() if task.max_horizon_bars is not None)
         for task in self.shape.tasks:
             if self.lookback_bars < task.min_lookback_bars:
-                yield (
-                    f"lookback_bars must be at least {task.min_lookback_bars} with {rolled}: "
-                    "their naive forecast needs that many closes"
-                )
+                names = f"{rolled}: their naive forecast needs that many closes"
+                if task.is_size:
+                    names = f"{task.name}: its naive forecast is the mean range of that many bars"
+                yield f"lookback_bars must be at least {task.min_lookback_bars} with {names}"
             if task.max_horizon_bars is not None and self.horizon_bars > task.max_horizon_bars:
                 yield (
                     f"horizon_bars must be at most {task.max_horizon_bars} with {rolled}: "

@@ -47,6 +47,8 @@ class Closes:
     candles: Any = None
     """Open, high, low and close of each step as log ratios to the last close, (N, H, 4, P); None where only
     closes are forecast."""
+    bar_range: Any = None
+    """Log range of every bar of the naive forecast, (N, 1), unitless; None where no range is forecast."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +64,11 @@ class Task(Named):
             unitless task to values that are consistent with each other.
         on_paths: Maps namespace, task, closes along P paths and a function that summarises (N, H, C, P) over
             the paths to that summary of the task, in units of the last close.
+        inputs: Columns of the bars ahead that the actual values are computed from; None where they are
+            columns of the bars themselves.
+        realised: Maps the inputs of the bars ahead, shape (N, H, inputs), to actual values, (N, H, C).
+        is_size: Whether the values are sizes, in proportion to a range: its moves are counted from zero, not
+            from the naive forecast.
     """
 
     title: str  # name for readers
@@ -75,6 +82,19 @@ class Task(Named):
     on_paths: Callable[..., Any] = lambda xp, task, closes, summarise: summarise(
         xp.transpose(task.implied(xp, closes), (0, 1, 3, 2))
     )
+    inputs: tuple[str, ...] | None = None
+    realised: Callable[[NDArray[np.float64]], NDArray[np.float64]] = lambda inputs: inputs
+    is_size: bool = False
+
+    @property
+    def input_columns(self) -> tuple[str, ...]:
+        """Columns of the bars ahead that the actual values are computed from."""
+        return self.columns if self.inputs is None else self.inputs
+
+    @property
+    def is_of_bars(self) -> bool:
+        """Whether each value is a column of one bar, so that known bars have values, too."""
+        return self.inputs is None
 
     @property
     def is_price(self) -> bool:
@@ -89,7 +109,7 @@ class Task(Named):
     @property
     def min_lookback_bars(self) -> int:
         """Rows that its naive forecast reads."""
-        return BAND_PERIOD_BARS if self.has_window else 1
+        return BAND_PERIOD_BARS if self.has_window or self.is_size else 1
 
     @property
     def max_horizon_bars(self) -> int | None:
@@ -150,6 +170,35 @@ def _bands(xp: Any, closes: Closes) -> Any:
     return xp.stack([middle + half_width, middle - half_width], axis=-1)
 
 
+def _realised_ranges(inputs_NHI: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Compute the log range of each bar, and from the lowest low to the highest high so far, (N, H, 2)."""
+    high_NH, low_NH = np.moveaxis(inputs_NHI, -1, 0)
+    highest_NH = running_largest(np, high_NH)
+    lowest_NH = -running_largest(np, -low_NH)
+    return np.log(np.stack([high_NH / low_NH, highest_NH / lowest_NH], axis=-1))
+
+
+def _naive_ranges(xp: Any, closes: Closes) -> Any:
+    """Repeat the range of a bar; that of k bars of a random walk grows with the root of k (Feller 1951)."""
+    num_steps = closes.close.shape[1]
+    roots = np.sqrt(np.arange(1.0, num_steps + 1)).astype(np.float32 if xp is not np else np.float64)
+    return xp.stack([closes.bar_range * np.ones_like(roots), closes.bar_range * roots], axis=-1)
+
+
+def _ranges_on_paths(xp: Any, task: "Task", closes: Closes, summarise: Any) -> Any:
+    high = xp.take(closes.candles, OHLC.index(c.HIGH), axis=2)
+    low = xp.take(closes.candles, OHLC.index(c.LOW), axis=2)
+    total = running_largest(xp, high) + running_largest(xp, -low)
+    return summarise(xp.stack([high - low, total], axis=2))
+
+
+def _coherent_ranges(xp: Any, values: Any, last: Any, least: Any) -> Any:
+    """Raise ranges above zero, and the total range to that of every bar up to it."""
+    values = xp.maximum(values, least)
+    total = running_largest(xp, xp.max(values, axis=-1, keepdims=True))
+    return xp.concatenate([xp.take(values, [0], axis=-1), total], axis=-1)
+
+
 OHLC_TASK: Final = Task(
     **_DESCRIPTIONS[c.TASK_OHLC],
     columns=OHLC,
@@ -185,7 +234,22 @@ VOLATILITY_TASK: Final = Task(
     coherent=lambda xp, values, last, least: xp.maximum(values, least),  # above zero
 )
 
-TASKS: Final[Registry[Task]] = Registry("task", [OHLC_TASK, BANDS_TASK, VOLATILITY_TASK])
+
+RANGE_TASK: Final = Task(
+    **_DESCRIPTIONS[c.TASK_RANGE],
+    columns=(c.BAR_RANGE, c.TOTAL_RANGE),
+    unit=UNITLESS,
+    sides=(1.0, 1.0),
+    deviations=None,
+    implied=_naive_ranges,
+    coherent=_coherent_ranges,
+    on_paths=_ranges_on_paths,
+    inputs=(c.HIGH, c.LOW),
+    realised=_realised_ranges,
+    is_size=True,
+)
+
+TASKS: Final[Registry[Task]] = Registry("task", [OHLC_TASK, BANDS_TASK, VOLATILITY_TASK, RANGE_TASK])
 """Every task, in the order of every report."""
 
 
@@ -245,6 +309,16 @@ def running_sums(xp: Any, steps: Any) -> Any:
     for step in range(1, sums.shape[1]):
         sums[:, step] += sums[:, step - 1]
     return sums
+
+
+def running_largest(xp: Any, steps: Any) -> Any:
+    """Return the largest value so far along the second axis, shape (N, H, ...)."""
+    if xp is np:
+        return np.maximum.accumulate(steps, axis=1)
+    largest = [xp.take(steps, [0], axis=1)]
+    for step in range(1, steps.shape[1]):
+        largest.append(xp.maximum(largest[-1], xp.take(steps, [step], axis=1)))
+    return xp.concatenate(largest, axis=1)
 
 
 def suffix_sums(xp: Any, values: Any, num_steps: int) -> Any:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from v8.model.baselines.baselines import BASELINES, NAIVE
 
+UNITLESS = ("volatility", "range")
 EVERY = [
     pytest.param(name, marks=pytest.mark.skipif(not one.is_installed(), reason=f"{name} is not installed"))
     for name, one in BASELINES.items()
@@ -145,9 +146,9 @@ def test_a_market_that_stands_still_is_expected_to_stand_still(
 ) -> None:
     series = make_market_span()
     offsets = {task: np.zeros(values.shape[1:]) for task, values in series.model.items()}
-    still = series.recut(lambda column, values: np.full_like(values, 0.0 if column == "volatility" else 50.0))
+    still = series.recut(lambda column, values: np.full_like(values, 0.0 if column in UNITLESS else 50.0))
     for task, values in replace(still, scaling=offset_scaling(offsets)).forecast(name).items():
-        np.testing.assert_array_equal(values, 0.0 if task == "volatility" else 50.0)
+        np.testing.assert_array_equal(values, 0.0 if task in UNITLESS else 50.0)
 
 
 def test_every_baseline_that_is_installed_is_evaluated_in_the_order_of_the_reports(make_market_span) -> None:
@@ -185,4 +186,4 @@ def test_what_knows_the_range_errs_less_than_naive_on_a_random_walk(make_market_
 
 
 def _dearer(name: str) -> float:
-    return 1.0 if name == "volatility" else 1000.0
+    return 1.0 if name in UNITLESS else 1000.0

@@ -19,6 +19,7 @@ from v8.base.errors import ArtifactError
 from v8.model.baselines.baselines import BASELINES, called
 from v8.model.evaluation.evaluation import Evaluation, best_baseline
 
+UNITLESS = ("volatility", "range")
 INSTALLED = [name for name, one in BASELINES.items() if one.is_installed()]
 
 
@@ -54,7 +55,7 @@ def test_naive_evaluated_as_a_model_equals_naive_and_neither_beats_nor_loses(mak
 def test_a_perfect_forecast_has_a_skill_of_one_and_every_direction_right(make_span) -> None:
     made = make_span(num_windows=240)
     evaluation = evaluate(replace(made, model=made.test.actual))
-    assert [evaluation.against(task).skill for task in made.model] == [1.0, 1.0, 1.0]
+    assert [evaluation.against(task).skill for task in made.model] == [1.0] * len(made.model)
     assert [step.rate for step in evaluation.direction] == [1.0, 1.0, 1.0]
     assert {evaluation.against(task).verdict for task in made.model} == {"beats naive"}
 
@@ -122,7 +123,7 @@ def test_the_test_is_about_the_losses_the_leaderboard_averages(make_market_span)
     made = make_market_span(num_windows=240)
     evaluation = evaluate(made)
     for task, actual in made.test.actual.items():
-        unit = 1.0 if task == "volatility" else made.test.history_close[:, -1:, None]
+        unit = 1.0 if task in UNITLESS else made.test.history_close[:, -1:, None]
         ours = np.abs((made.model[task] - actual) / unit).mean(axis=(1, 2))
         for name in INSTALLED:
             theirs = np.abs((made.forecast(name)[task] - actual) / unit).mean(axis=(1, 2))
@@ -198,7 +199,7 @@ def test_g8_prices_a_thousand_times_higher_change_price_errors_only(make_span) -
     made = make_span()
 
     def dear(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return {task: values if task == "volatility" else values * 1000 for task, values in arrays.items()}
+        return {task: values if task in UNITLESS else values * 1000 for task, values in arrays.items()}
 
     dearer = made.told(actual=dear(made.test.actual), history_close=made.test.history_close * 1000)
     before = evaluate(made)
@@ -215,7 +216,7 @@ def test_g8_prices_a_thousand_times_higher_change_price_errors_only(make_span) -
 
 def test_g8_every_error_stands_per_step_beside_every_baseline(make_span) -> None:
     content = evaluate(make_span()).to_json()
-    assert set(content["tasks"]) == {"ohlc", "bands", "volatility"}
+    assert set(content["tasks"]) == {"ohlc", "bands", "volatility", "range"}
     for section in content["tasks"].values():
         assert set(section["errors"]) == {"model", *INSTALLED}
         assert set(section["significance"]) == set(INSTALLED)

@@ -131,7 +131,7 @@ def metadata_of(series: str, share: float, source: str, model_sha256: str) -> di
         "bar_s": Series.parse(series).bar_s,
         "tasks": {
             task: {"columns": list(columns), "unit": "quote currency"}
-            for task, columns in ((name, one.columns) for name, one in TASKS.items())
+            for task, columns in ((name, one.columns) for name, one in TASKS.items() if one.is_of_bars)
         },
         "split": {
             span: {

@@ -20,7 +20,6 @@ from v8.forecaster.series_artifact import ForecastSample
 from v8.model.evaluation.evaluation import Evaluation
 from v8.model.evaluation.leaderboard import TrainingHistory, rank_results, read_result
 from v8.profile.profile import load_profile
-from v8.profile.tasks import TASKS
 from v8.publish.report.page import RunPage, series_body
 from v8.runs.run_folder import RUN_FORMAT, RunRecord
 
@@ -91,7 +90,7 @@ def _metadata(
     *,
     share: float = 0.5,
     horizon_bars: int = 3,
-    tasks: tuple[str, ...] = tuple(TASKS),
+    tasks: tuple[str, ...] = ("ohlc", "bands", "volatility"),
     source: str = "vision",
     best_epoch: int = 4,
     epochs_run: int = 9,

@@ -216,48 +216,18 @@ def test_the_csv_has_one_line_per_series_and_names_its_columns(make_metadata, tm
         path, leaderboard([make_metadata("AUSDT-1h", share=0.25, source="demo", num_windows=240)])
     )
     (line,) = csv.DictReader(path.read_text("utf-8").splitlines())
+    tasks = ("ohlc", "bands", "volatility", "range")
+    naive = ("relative_mae", "mae_skill", "verdict", "mae_p_value", "mae_corrected_p_value")
+    best = (
+        *("best_baseline", "relative_mae_to_best", "mae_skill_against_best", "verdict_against_best"),
+        *("mae_p_value_against_best", "mae_corrected_p_value_against_best"),
+    )
     assert list(line) == [
-        "series",
-        "source",
-        "ohlc_relative_mae",
-        "ohlc_mae_skill",
-        "ohlc_verdict",
-        "ohlc_mae_p_value",
-        "ohlc_mae_corrected_p_value",
-        "bands_relative_mae",
-        "bands_mae_skill",
-        "bands_verdict",
-        "bands_mae_p_value",
-        "bands_mae_corrected_p_value",
-        "volatility_relative_mae",
-        "volatility_mae_skill",
-        "volatility_verdict",
-        "volatility_mae_p_value",
-        "volatility_mae_corrected_p_value",
-        "direction_hit_rate_step_1",
-        "direction_low_95",
-        "direction_high_95",
-        "best_epoch",
-        "epochs_run",
-        "seconds",
-        "ohlc_best_baseline",
-        "ohlc_relative_mae_to_best",
-        "ohlc_mae_skill_against_best",
-        "ohlc_verdict_against_best",
-        "ohlc_mae_p_value_against_best",
-        "ohlc_mae_corrected_p_value_against_best",
-        "bands_best_baseline",
-        "bands_relative_mae_to_best",
-        "bands_mae_skill_against_best",
-        "bands_verdict_against_best",
-        "bands_mae_p_value_against_best",
-        "bands_mae_corrected_p_value_against_best",
-        "volatility_best_baseline",
-        "volatility_relative_mae_to_best",
-        "volatility_mae_skill_against_best",
-        "volatility_verdict_against_best",
-        "volatility_mae_p_value_against_best",
-        "volatility_mae_corrected_p_value_against_best",
+        *("series", "source"),
+        *(f"{task}_{name}" for task in tasks for name in naive),
+        *("direction_hit_rate_step_1", "direction_low_95", "direction_high_95"),
+        *("best_epoch", "epochs_run", "seconds"),
+        *(f"{task}_{name}" for task in tasks for name in best),
     ]
     assert (line["series"], line["source"], line["seconds"]) == ("AUSDT-1h", "demo", "62.0")
     assert float(line["ohlc_relative_mae"]) == pytest.approx(0.75)

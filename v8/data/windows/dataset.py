@@ -84,7 +84,7 @@ def table_columns(profile: Profile) -> tuple[str, ...]:
     """List the columns that a FeatureTable must hold for a profile: features, targets, close, volatility."""
     columns = list(profile.features)
     for task in profile.tasks:
-        columns += TASKS[task].columns
+        columns += TASKS[task].input_columns
     columns += [CLOSE, VOLATILITY]
     if profile.scaling == "ranged":
         columns.append(RECENT_RANGE)

@@ -8,7 +8,7 @@ Legend: R rows of the table, W windows, T lookback, F features, H horizon, C col
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -149,7 +149,7 @@ class Span:
         steps = np.arange(1, self.horizon_bars + 1)
 
         def compute(name: str) -> FloatArray:
-            return table.select(TASKS[name].columns).astype(np.float64)[anchors[:, None] + steps]
+            return actual_values(table, name, anchors[:, None] + steps)
 
         return PerTask(self.profile.tasks, compute)
 
@@ -176,8 +176,9 @@ class Span:
 
     @cached_property
     def naive_closes(self) -> tasks.Closes:
-        """The future closes of the naive forecast: the close stays at the last close."""
-        return tasks.naive_closes(np, self.history_close, self.horizon_bars)
+        """The future closes of the naive forecast, and its range: the mean range of the newest bars."""
+        closes = tasks.naive_closes(np, self.history_close, self.horizon_bars)
+        return replace(closes, bar_range=self.range_of_bar(BAND_PERIOD_BARS))
 
     @cached_property
     def naive_deviation(self) -> FloatArray:
@@ -191,18 +192,22 @@ class Span:
         share_W = np.ones(len(self)) if share_W is None else share_W
         return np.asarray(TASKS[task].size(self.last_close, share_W))[:, None, None]
 
+    def start(self, task: str) -> FloatArray:
+        """Return the values that moves are counted from, (W, H, C): naive, or zero for a task of sizes."""
+        return np.zeros(self.target_shape(task)) if TASKS[task].is_size else self.naive[task]
+
     def moves(self) -> PerTask:
-        """Return the actual values minus the naive forecast, per task, shape (W, H, C), in returns."""
+        """Return the actual values minus `start`, per task, shape (W, H, C), in returns."""
 
         def compute(task: str) -> FloatArray:
-            moved = self.actual[task] - self.naive[task]
+            moved = self.actual[task] - self.start(task)
             return np.divide(moved, self.unit(task), out=moved)
 
         return PerTask(self.actual, compute)
 
     def moved(self, task: str, moves_WHC: FloatArray) -> FloatArray:
-        """Add moves, in returns, to the naive forecast: the inverse of `moves`, in the task's unit."""
-        return self.naive[task] + moves_WHC * self.unit(task)
+        """Add moves, in returns, to `start`: the inverse of `moves`, in the task's unit."""
+        return self.start(task) + moves_WHC * self.unit(task)
 
     @cached_property
     def recent_range(self) -> FloatArray:
@@ -223,10 +228,19 @@ class Span:
 
     def range_variance(self, num_bars: int) -> FloatArray:
         """Estimate the variance of one bar's log return, (W,), from the mean range of the newest bars."""
+        return tasks.RANGE_TO_VARIANCE * self.mean_range(num_bars) ** 2
+
+    def mean_range(self, num_bars: int) -> FloatArray:
+        """Return the mean log range of the newest bars at each window, shape (W,), unitless."""
         rows = self.anchors + 1
         first = np.maximum(rows - num_bars, 0)
-        mean_range = np.maximum(self._total_range[rows] - self._total_range[first], 0.0) / (rows - first)
-        return tasks.RANGE_TO_VARIANCE * mean_range**2
+        return np.maximum(self._total_range[rows] - self._total_range[first], 0.0) / (rows - first)
+
+    def range_of_bar(self, num_bars: int) -> FloatArray | None:
+        """Return the mean log range of the newest bars, (W, 1); None for profiles without a task of sizes."""
+        if not any(TASKS[task].is_size for task in self.profile.tasks):
+            return None
+        return self.mean_range(num_bars)[:, None]
 
     def raw_windows(self) -> NDArray[np.float32]:
         """Return raw feature windows for the serving model, shape (W, T, F), float32."""
@@ -284,6 +298,12 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
     view = array.view()
     view.setflags(write=False)
     return view
+
+
+def actual_values(table: FeatureTable, task: str, rows_WH: NDArray[np.int64]) -> FloatArray:
+    """Return the actual values of a task, (W, H, C), in its unit; a row holds the bars ahead of a window."""
+    inputs = table.select(TASKS[task].input_columns).astype(np.float64)[rows_WH]
+    return TASKS[task].realised(inputs)
 
 
 def undersampled_waves(train: Span, names: Sequence[str]) -> list[int]:

@@ -43,7 +43,7 @@ import numpy as np
 from v8.base.arrays import FloatArray
 from v8.base.errors import SeriesError
 from v8.base.registry import Named, Registry, read_descriptions
-from v8.base.regression import weighted_median
+from v8.base.regression import least_absolute_errors, weighted_median
 from v8.base.rounding import MAX_STEPS_AGAIN, float32_step
 from v8.data.market.series import iso
 from v8.data.windows.scaling import Scaling
@@ -149,7 +149,7 @@ def _require_causal(name: str, forecast: Forecast, span: PastSpan, forecasts: Ta
 
 
 def _last_close(span: Span) -> TaskForecasts:
-    newest = _implied(span, span.history_close[:, None], span.last_close[:, None])
+    newest = _implied(span, span.history_close[:, None], span.last_close[:, None], span.range_of_bar(1))
     return {task: np.repeat(values, span.horizon_bars, axis=1) for task, values in newest.items()}
 
 
@@ -169,7 +169,7 @@ def _fit_drift(train: Span, scaling: Scaling) -> Forecast:
         path = span.last_close[:, None] * np.exp(drift * np.arange(1, span.horizon_bars + 1))
         closes = np.concatenate([span.history_close, path], axis=1)
         windows = np.lib.stride_tricks.sliding_window_view(closes, BAND_PERIOD_BARS, axis=1)
-        return _implied(span, windows[:, 1:].copy(), path)
+        return _implied(span, windows[:, 1:].copy(), path, span.naive_closes.bar_range)
 
     return forecast
 
@@ -194,9 +194,14 @@ def _fit_conformal(train: Span, scaling: Scaling, levels: Sequence[float]) -> Fo
     return forecast
 
 
-def _implied(span: Span, windows: FloatArray, path: FloatArray) -> TaskForecasts:
-    """Compute all tasks from future closes (N, H) and their windows of twenty closes (N, H, 20)."""
-    closes = Closes(1.0, path, windows.mean(axis=2), windows.std(axis=2, ddof=1))
+def _implied(
+    span: Span, windows: FloatArray, path: FloatArray, bar_range: FloatArray | None
+) -> TaskForecasts:
+    """Compute all tasks from future closes (N, H), their windows of twenty closes (N, H, 20) and a range.
+
+    Every bar has the range, which is a log ratio, shape (N, 1), unitless; None without a task of sizes.
+    """
+    closes = Closes(1.0, path, windows.mean(axis=2), windows.std(axis=2, ddof=1), bar_range=bar_range)
     return {task: TASKS[task].implied(np, closes) for task in span.profile.tasks}
 
 
@@ -208,10 +213,39 @@ def fit_har(train: Span, scaling: Scaling) -> Forecast:
 
     The terms of a step are the deviations that follow if the future ranges equal the mean range over each of
     these horizons; for tasks of the Bollinger window also the deviation of the naive forecast. There is no
-    intercept: in a flat market no move is expected.
+    intercept: in a flat market no move is expected. Tasks of sizes are fitted in logarithms (`_fit_sizes`).
     """
-    fitted = ranges.fit_moves(train, partial(_har_terms, train))
-    return lambda span: ranges.move_by(span, fitted, partial(_har_terms, span))
+    sizes = [task for task in train.profile.tasks if TASKS[task].is_size]
+    fitted = ranges.fit_moves(train, partial(_har_terms, train), without=sizes)
+    forecast_sizes = _fit_sizes(train, sizes)
+    return lambda span: {
+        **ranges.move_by(span, fitted, partial(_har_terms, span)),
+        **forecast_sizes(span),
+    }
+
+
+def _fit_sizes(train: Span, tasks: Sequence[str]) -> Forecast:
+    """Fit the logarithms of sizes to a constant and those of past ranges, with least absolute errors.
+
+    The exponential of the median of a logarithm is the median of the size.
+    """
+    floor, _ = ranges.floored_logs(train)
+    terms = ranges.RangeTerms(RANGE_BARS)
+    fitted_HTC = {}
+    for task in tasks:
+        logs_HNC = np.log(np.maximum(train.actual[task], floor)).swapaxes(0, 1)
+        terms_NT = terms.terms(train, floor)
+        fitted_HTC[task] = np.stack([least_absolute_errors(terms_NT, logs_NC) for logs_NC in logs_HNC])
+
+    def forecast(span: Span) -> TaskForecasts:
+        terms_NT = terms.terms(span, floor)
+        is_moving_N11 = (span.mean_range(RANGE_BARS[-1]) > 0)[:, None, None]  # a flat market stays flat
+        return {
+            task: np.exp(np.matmul(terms_NT, fitted).swapaxes(0, 1)) * is_moving_N11
+            for task, fitted in fitted_HTC.items()
+        }
+
+    return forecast
 
 
 def _fit_constants(train: Span, variance_of: Callable[[Span], FloatArray]) -> Forecast:

@@ -193,7 +193,7 @@ class RangeFormula:
 
 def fit_range_paths(train: Span) -> RangeFormula:
     """Fit the paths only to the train span; they read all past ranges from candles."""
-    floor, logs_WH = _floored_logs(train)
+    floor, logs_WH = floored_logs(train)
     terms = RangeTerms(RANGE_BARS)
     terms_WL = terms.terms(train, floor)
     path_LH = least_squares(terms_WL, logs_WH)
@@ -204,7 +204,7 @@ def fit_range_paths(train: Span) -> RangeFormula:
 
 def fit_ensemble(train: Span) -> RangeFormula:
     """Fit both formulas to the train span only."""
-    floor, logs_WH = _floored_logs(train)
+    floor, logs_WH = floored_logs(train)
     terms = range_terms(train.profile)
     left_out = [1 + terms.num_ranges + position for position in undersampled_waves(train, terms.waves)]
     terms_WL = terms.terms(train, floor)
@@ -224,7 +224,7 @@ def fit_ensemble(train: Span) -> RangeFormula:
     )
 
 
-def _floored_logs(train: Span) -> tuple[float, FloatArray]:
+def floored_logs(train: Span) -> tuple[float, FloatArray]:
     """Return the lower limit of deviations, and the log ranges of the future bars with it, shape (W, H)."""
     ohlc_WHC = train.actual[TASK_OHLC]
     tiny = float(np.finfo(np.float32).tiny)
@@ -290,13 +290,17 @@ def _by_step(span: Span, ranges_WH: FloatArray) -> Terms:
     return lambda has_window: np.moveaxis(terms[has_window], 1, 0)
 
 
-def fit_moves(train: Span, terms: Terms) -> dict[str, FloatArray]:
+def fit_moves(train: Span, terms: Terms, *, without: Sequence[str] = ()) -> dict[str, FloatArray]:
     """Fit the moves of every task with the smallest absolute errors: coefficients per task, (H, R, C).
 
     Columns that a range does not move have coefficients of zero, because a range has no direction.
     """
     fitted = {}
-    for task, moved_WHC in train.moves().items():
+    moves = train.moves()
+    for task in moves:
+        if task in without:
+            continue
+        moved_WHC = moves[task]
         is_moved = TASKS[task].is_moved > 0
         targets_HWM = moved_WHC[:, :, is_moved].swapaxes(0, 1)
         steps = zip(terms(TASKS[task].has_window), targets_HWM, strict=True)

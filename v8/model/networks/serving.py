@@ -22,6 +22,7 @@ ensemble, R terms, or past ranges, P paths.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import keras
@@ -239,6 +240,8 @@ def build_serving(
     closes_BK = ops.squeeze(ops.take(close_BT1, known_bars, axis=1), axis=-1)
     has_window = any(task.has_window for task in profile.shape.tasks)
     standing = naive_closes(ops, closes_BK, profile.horizon_bars, has_window=has_window)
+    if any(task.is_size for task in profile.shape.tasks):
+        standing = replace(standing, bar_range=_newest_range(profile, window_BTF))
     range_B11 = 1.0
     if RECENT_RANGE in profile.features and scaling.range_floor > 0:
         range_B11 = ops.maximum(_columns_of(newest_B1F, profile, [RECENT_RANGE]), constants("range floor"))
@@ -420,7 +423,9 @@ def _mixed_with_baselines(
     for task in profile.shape.tasks:
         shape = (profile.horizon_bars, len(task.columns))
         moved_BHC = untrained("bhr,hrc->bhc", shape, MOVES_PREFIX + task.name)(terms[task.has_window])
-        regressed_BHC = task.implied(ops, standing) + task.size(last_B11, moved_BHC)
+        regressed_BHC = moved_BHC
+        if not task.is_size:
+            regressed_BHC = task.implied(ops, standing) + task.size(last_B11, moved_BHC)
         members_BMHC = ops.stack([points[task.name], regressed_BHC, simulated[task.name]], axis=1)
         mixed[task.name] = _weighted_sum(members_BMHC, last_B11, SHARES_PREFIX + task.name)
     return mixed, distances
@@ -474,6 +479,13 @@ def _forecast_ranges(profile: Profile, window_BTF: Any) -> Any:
         logs_BX = ops.concatenate([logs_BX, _columns_of(newest_BF, profile, inputs.waves)], axis=-1)
     ahead = dense_ahead(profile, RANGES)
     return ops.exp(ops.minimum(ops.maximum(ahead(logs_BX), log_floor_B1), largest_B1))
+
+
+def _newest_range(profile: Profile, window_BTF: Any) -> Any:
+    """Return the mean log range of the newest bars, (B, 1), as `Span.mean_range` does."""
+    high_BT = ops.take(window_BTF, profile.features.index(HIGH), axis=2)
+    low_BT = ops.take(window_BTF, profile.features.index(LOW), axis=2)
+    return candle_deviations(high_BT, low_BT, (BAND_PERIOD_BARS,)) / float(np.sqrt(RANGE_TO_VARIANCE))
 
 
 def _columns_of(rows: Any, profile: Profile, names: Sequence[str]) -> Any:

@@ -481,7 +481,8 @@ def issued_figure(candles: Candles, forecast: pd.DataFrame) -> Chart:
     newest = candles.newest(SHOWN_BARS).to_frame()
     first = 1 - len(newest)
     end = len(forecast) + 1
-    names = [name for task in TASKS.values() for name in task.columns if name in forecast]
+    drawn = [task for task in TASKS.values() if task.is_of_bars]
+    names = [name for task in drawn for name in task.columns if name in forecast]
     computed = compute_columns(candles, [name for name in names if name not in OHLC])
     for name, (values,) in computed.items():
         newest[name] = values[-len(newest) :]  # nan where too few candles came before

@@ -24,6 +24,7 @@ from v8.base.records import Count, OpenTime, Positive, Sha256, Word
 from v8.data.features.table import compute_table
 from v8.data.market.candles import Candles
 from v8.data.market.series import Series, SeriesName, iso
+from v8.data.windows.span import actual_values
 from v8.model.baselines.baselines import NAIVE
 from v8.model.evaluation.evaluation import MODEL
 from v8.model.evaluation.metrics import in_returns
@@ -33,6 +34,7 @@ from v8.profile.formulas import DAY_S
 from v8.profile.indicators import warmup_bars
 from v8.profile.profile import ProfileName
 from v8.profile.quantile_levels import MEDIAN, pinball, quantile_column
+from v8.profile.tasks import TASKS
 
 Number = TypeVar("Number", np.float32, np.float64)
 
@@ -281,8 +283,13 @@ def score(entry: Entry, candles: Candles, now_s: int) -> Score | None:
         return Score(now_s, None, None, None) if is_void else None
     scoring_candles = candles.newest(num_bars, last_open_s)
     table = compute_table(scoring_candles, _columns(entry))
-    bars_ahead = slice(-issuer.horizon_bars, None)
-    actual = {task: table.select(columns)[bars_ahead] for task, columns in issuer.tasks.items()}
+    rows_1H = np.arange(len(table) - issuer.horizon_bars, len(table))[None]
+    actual = {}
+    for task, columns in issuer.tasks.items():
+        if TASKS[task].is_of_bars:
+            actual[task] = table.select(columns)[rows_1H[0]]
+        else:
+            actual[task] = actual_values(table, task, rows_1H)[0].astype(np.float32)
     last_close = float(table.column(CLOSE)[-1 - issuer.horizon_bars])
     return Score(
         scored_s=now_s,
@@ -293,7 +300,9 @@ def score(entry: Entry, candles: Candles, now_s: int) -> Score | None:
 
 
 def _columns(entry: Entry) -> tuple[str, ...]:
-    names = [name for columns in entry.issuer.tasks.values() for name in columns]
+    names: list[str] = []
+    for task, columns in entry.issuer.tasks.items():
+        names += columns if TASKS[task].is_of_bars else TASKS[task].input_columns
     return tuple(dict.fromkeys([*names, CLOSE]))
 
 

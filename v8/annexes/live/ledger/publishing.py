@@ -224,7 +224,9 @@ def _forecast_rows(entries: Sequence[Entry]) -> pd.DataFrame:
     issuer = entries[0].issuer
     by_task = issuer.split(np.stack([entry.values for entry in entries]))
     names = [name for columns in issuer.tasks.values() for name in columns]
-    absent = [name for task in TASKS.values() for name in task.columns if name not in names]
+    # Published datasets have the columns of these tasks, whether they are forecast or not.
+    everywhere = [task for task in TASKS.values() if task.is_of_bars]
+    absent = [name for task in everywhere for name in task.columns if name not in names]
     values = np.concatenate(list(by_task.values()), axis=-1).reshape(-1, len(names))
     rows = _rows(
         [(entry.issued_for_s, entry.written_s, entry.candles_digest) for entry in entries],
