@@ -15,15 +15,15 @@ pytestmark = pytest.mark.process
 
 
 def commit_of(package: Path) -> str:
-    found: str = run_path(str(package / "version.py"))["commit"]()
+    found: str = run_path(str(package / "base" / "version.py"))["commit"]()
     return found
 
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
     """A copy of the package's folder, as far as it matters here."""
-    (tmp_path / "place" / "v8").mkdir(parents=True)
-    shutil.copy(str(version.__file__), tmp_path / "place" / "v8")
+    (tmp_path / "place" / "v8" / "base").mkdir(parents=True)
+    shutil.copy(str(version.__file__), tmp_path / "place" / "v8" / "base")
     return tmp_path / "place" / "v8"
 
 
@@ -44,7 +44,8 @@ def test_a_checkout_asks_git_also_after_a_tag_and_says_that_files_were_changed(p
     commit = make_repository(package.parent)
     git(package, "tag", "--annotate", "--message=A release", "v1.0.0")
     assert commit_of(package) == commit[:12]
-    (package / "version.py").write_text((package / "version.py").read_text("utf-8") + "\n")
+    file = package / "base" / "version.py"
+    file.write_text(file.read_text("utf-8") + "\n")
     assert commit_of(package) == f"{commit[:12]}, changed since"
 
 
