@@ -16,7 +16,6 @@ from v8.annexes.search.python import read_trials
 from v8.annexes.trading.page import write_trading_results
 from v8.annexes.trading.python import read_gains
 from v8.annexes.trading.rules import TradingTerms, evaluate_trading
-from v8.api.commands import run_command
 from v8.api.evaluations import long_forecasts
 from v8.base.errors import ArgumentError, ArtifactError, ProfileError
 
@@ -111,9 +110,28 @@ def test_gains_trials_and_figures_are_read_as_they_were_written(tmp_path: Path) 
 
 
 @pytest.mark.process
-def test_an_error_of_the_command_names_arguments_and_not_flags() -> None:
-    with pytest.raises(ProfileError, match=r"export: needs out= FILE; got none\. Write for example"):
-        run_command("v8.export", ["export", "runs/frontier"], progress=False)
+@pytest.mark.parametrize(
+    ("call", "where", "got"),
+    [
+        (
+            lambda: v8.backtest("demo", series=["BTCUSDT-1h", "BTCUSDT-1h"], progress=False),
+            "series=",
+            "BTCUSDT-1h 2 times",
+        ),
+        (
+            lambda: v8.compare(["frontier"], "demo", full=True, epochs=2, progress=False),
+            "full=",
+            "epochs= 2 together with it",
+        ),
+    ],
+)
+def test_an_error_in_another_process_names_arguments_and_not_flags(
+    call: Any, where: str, got: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ProfileError) as caught:
+        call()
+    assert (caught.value.where, caught.value.got) == (where, got)
 
 
 @pytest.mark.parametrize(

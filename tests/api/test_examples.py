@@ -14,7 +14,6 @@ import pytest
 DOORS = (
     "v8",
     "v8.api.arguments",
-    "v8.api.commands",
     "v8.api.evaluations",
     "v8.api.forecaster",
     "v8.api.runs",

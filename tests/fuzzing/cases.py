@@ -42,7 +42,7 @@ from v8.data.market.series import Series
 from v8.data.market.sources.source import open_source
 from v8.profile.profile import config_path, load_profile
 from v8.publish.hub.staging import stage_run
-from v8.runs.backtest import BacktestOptions, CandleSpan, lay_folds
+from v8.runs.backtest import Backtest, CandleSpan, lay_folds
 from v8.runs.nested_runs import PLAN_FILE
 
 SERIES = Series("BTCUSDT", "15m")
@@ -556,7 +556,7 @@ def _plan() -> bytes:
     """Return the plan of a back-test of three folds, as one writes it."""
     series = (SERIES, Series("ETHUSDT", "1h"))
     profile = load_profile("range_paths")
-    asked = BacktestOptions(profile, series, 3, None, "python -m v8 backtest").plan(open_source("demo"))
+    asked = Backtest(profile, series, 3, None, "python -m v8 backtest").plan(open_source("demo"))
     histories = {one: CandleSpan(0, 40_000 * one.bar_s) for one in series}
     return json.dumps(asdict(replace(asked, folds=lay_folds(histories, profile, 3), missing={}))).encode()
 

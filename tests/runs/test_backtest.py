@@ -23,7 +23,7 @@ from v8.forecaster.metadata import read_metadata
 from v8.profile.profile import Profile, load_profile
 from v8.publish.report.backtest import backtest_page, headline, write_backtest
 from v8.publish.report.outputs import ReportWriter
-from v8.runs.backtest import BacktestOptions, begin_or_continue, run_fold, run_folds
+from v8.runs.backtest import Backtest, begin_or_continue, run_fold, run_folds
 from v8.runs.backtest_results import read_results
 from v8.runs.events import SeriesOutcome
 from v8.runs.jobs import Engine, Job
@@ -42,9 +42,9 @@ def formula() -> Profile:
     return Profile.model_validate(content)
 
 
-def asked(**changes: Any) -> BacktestOptions:
+def asked(**changes: Any) -> Backtest:
     wanted = {"profile": formula(), "series": SERIES, "num_folds": NUM_FOLDS, "history_bars": HISTORY}
-    return BacktestOptions(**{**wanted, "command": "python -m v8 backtest", **changes})
+    return Backtest(**{**wanted, "command": "python -m v8 backtest", **changes})
 
 
 class CutOff(Exception):

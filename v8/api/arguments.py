@@ -149,6 +149,16 @@ def _given_as(kind: Any) -> Any:
     return Union[tuple(kinds)]  # noqa: UP007 - of a list
 
 
+def maybe_path(place: str | Path | None) -> Path | None:
+    """Return the path that an argument holds, if it holds one."""
+    return None if place is None else Path(place)
+
+
+def series_list(series: str | Sequence[str] | None) -> list[str]:
+    """Return the names of series that an argument holds: one, several, or none."""
+    return [series] if isinstance(series, str) else list(series or ())
+
+
 def _fits(value: Any, kind: Any) -> bool:
     """Return whether a value fits an annotation; a text is no list of letters, and True is no number."""
     members = get_args(kind)

@@ -8,22 +8,27 @@ the column of the forecaster, what came in `y`, and `cutoff` says which candles 
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import pandas as pd
-from pydantic import Field
 
-from v8.api.arguments import in_python
-from v8.api.commands import option_words, run_command, series_list
+from v8.api.arguments import in_python, maybe_path, series_list
+from v8.api.backtests import BacktestRequest, ExportRequest, backtest_for_python, export_for_python
 from v8.api.runs import RawCandles, profile_file, source_of
+from v8.base.child import run_in_child
 from v8.base.errors import ArgumentError, ArtifactError, listed
+from v8.base.invocation import command
+from v8.base.options import AtLeastOne
 from v8.base.own_files import FORECASTS_COLUMNS, NAIVE_ENDING
 from v8.base.registry import advice
 from v8.data.market.series import TIMEFRAME_S
 from v8.forecaster.metadata import Metadata, read_metadata
 from v8.profile.profile import Profile, load_profile
 from v8.profile.tasks import TASKS
+from v8.runs.backtest_options import BacktestOptions, NumBars, NumFolds
+from v8.runs.engines import process_variables
 from v8.runs.nested_runs import PLAN_FILE, read_plan
+from v8.runs.options import ModelsOptions
 from v8.runs.run_folder import RUN_FILE, read_run
 from v8.runs.serving import served_folder
 
@@ -40,10 +45,10 @@ def backtest(
     profile: str | Path | Profile = "frontier",
     *,
     series: str | Sequence[str] | None = None,
-    folds: Annotated[int, Field(ge=1, le=1_000)] = 6,
-    history: Annotated[int, Field(ge=1)] | None = None,
-    bars: Annotated[int, Field(ge=1)] | None = None,
-    epochs: Annotated[int, Field(ge=1)] | None = None,
+    folds: NumFolds = 6,
+    history: NumBars | None = None,
+    bars: AtLeastOne | None = None,
+    epochs: AtLeastOne | None = None,
     column: str | None = "close",
     out: str | Path | None = None,
     progress: bool = True,
@@ -63,7 +68,7 @@ def backtest(
         epochs: Most epochs of each training; None for the profile's.
         column: The column that is returned, such as "close" or "volatility"; None for all.
         out: Its folder; None for backtests/PROFILE.
-        progress: Whether to print what the command prints.
+        progress: Whether to print lines about it.
 
     Returns:
         The frame that `v8.export` returns; `attrs["folder"]` is the folder, of which `v8.leaderboard` reads
@@ -76,29 +81,31 @@ def backtest(
     >>> table = v8.backtest("vision", "frontier", series="BTCUSDT-1h", folds=8)  # doctest: +SKIP
     >>> (table["model"] - table["y"]).abs().groupby(table["cutoff"]).mean()  # doctest: +SKIP
     """
+    _check_column("v8.backtest", column)
     names = series_list(series)
     source = source_of(candles, names)
-    file = profile_file(profile)
     folder = Path(out) if out else Path("backtests") / _profile_name(profile)
-    options = {
-        "profile": file,
-        "series": names,
-        "folds": folds,
-        "history": history,
-        "bars": bars,
-        "epochs": epochs,
-        "out": folder,
+    options = BacktestOptions(
+        profile=str(profile_file(profile)),
+        series=tuple(names),
+        folds=folds,
+        history=history,
+        bars=bars,
+        epochs=epochs,
+        out=folder,
         **source,
-    }
-    return _forecasts(
-        "v8.backtest",
-        ["backtest"],
-        options,
-        file_option="forecasts",
-        folder=folder,
-        column=column,
-        progress=progress,
     )
+    continuing = command("backtest", *options.words())
+    with tempfile.TemporaryDirectory(prefix="v8-") as place:
+        request = BacktestRequest(options, continuing, Path(place) / "forecasts.parquet")
+        is_complete = run_in_child(
+            backtest_for_python,
+            request,
+            where="v8.backtest",
+            environment=process_variables("auto"),
+            on_message=print if progress else None,
+        )
+        return _read_forecasts(request.file, folder, column, is_complete=is_complete)
 
 
 @in_python
@@ -123,7 +130,7 @@ def export(
         source: Where the candles come from; None for the source of the run.
         data_dir: Folder of candle files; None for the run's.
         tables: Folder of the covariates' tables; None for the run's.
-        progress: Whether to print what the command prints.
+        progress: Whether to print lines about it.
 
     Returns:
         A row for each bar ahead, ordered as the models forecast:
@@ -149,44 +156,43 @@ def export(
     >>> table = v8.export("runs/frontier", column="volatility")  # doctest: +SKIP
     >>> nixtla = table.rename(columns={"series": "unique_id", "open_time": "ds"})  # doctest: +SKIP
     """
-    options = {"series": series_list(series), "source": source, "data_dir": data_dir, "tables": tables}
-    return _forecasts(
-        "v8.export",
-        ["export", str(run)],
-        options,
-        file_option="out",
-        folder=Path(run),
-        column=column,
-        progress=progress,
+    _check_column("v8.export", column)
+    options = ModelsOptions(
+        run=Path(run),
+        series=tuple(series_list(series)),
+        source=source,
+        data_dir=maybe_path(data_dir),
+        tables=maybe_path(tables),
     )
+    with tempfile.TemporaryDirectory(prefix="v8-") as place:
+        request = ExportRequest(options, Path(place) / "forecasts.parquet")
+        is_complete = run_in_child(
+            export_for_python,
+            request,
+            where="v8.export",
+            environment=process_variables("auto"),
+            on_message=print if progress else None,
+        )
+        return _read_forecasts(request.file, options.run, column, is_complete=is_complete)
 
 
-def _forecasts(
-    called: str,
-    words: Sequence[str],
-    options: dict[str, Any],
-    *,
-    file_option: str,
-    folder: Path,
-    column: str | None,
-    progress: bool,
-) -> pd.DataFrame:
-    """Run a command that writes a table of forecasts, and read it in the layout of `export`."""
+def _check_column(called: str, column: str | None) -> None:
+    """Refuse a column that no model forecasts, before a process is started."""
     known = [name for task in TASKS.values() for name in task.columns]
     if column is not None and column not in known:
         fix = advice(column, known, "Choose one of these")
         rule = f"is one of {', '.join(known)}"
         raise ArgumentError(where=f"{called}, column=", rule=rule, got=repr(column), fix=fix)
-    with tempfile.TemporaryDirectory(prefix="v8-") as place:
-        file = Path(place) / "forecasts.parquet"
-        complete_words = [*words, *option_words({**options, file_option: file})]
-        exit_code = run_command(called, complete_words, progress=progress)
-        if not file.exists():
-            rule = "must end with the forecasts of one model at least"
-            fix = "Call it with progress=True, which prints why"
-            raise ArtifactError(where=str(folder), rule=rule, got="none", fix=fix)
-        table = long_forecasts(pd.read_parquet(file), column)
-    table.attrs.update({FOLDER: str(folder), "is_complete": exit_code == 0})
+
+
+def _read_forecasts(file: Path, folder: Path, column: str | None, *, is_complete: bool) -> pd.DataFrame:
+    """Read a table of forecasts in the layout of `export`."""
+    if not file.exists():
+        rule = "must end with the forecasts of one model at least"
+        fix = "Call it with progress=True, which prints why"
+        raise ArtifactError(where=str(folder), rule=rule, got="none", fix=fix)
+    table = long_forecasts(pd.read_parquet(file), column)
+    table.attrs.update({FOLDER: str(folder), "is_complete": is_complete})
     return table
 
 

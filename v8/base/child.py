@@ -84,6 +84,7 @@ def run_in_child(
     options: Options,
     *,
     where: str,
+    environment: Mapping[str, str] | None = None,
     on_message: MessageHandler | None = None,
 ) -> Value:
     """Call a function in a process of its own, and return its value.
@@ -95,12 +96,13 @@ def run_in_child(
         function: Of a module of ours; it runs as it would here, so it names errors as it would here.
         options: Its argument, which pickle can send.
         where: What is called, such as "v8.train", for errors.
+        environment: Variables that the child gets in addition to those of this process.
         on_message: Gets the messages; None drops them.
 
     Raises:
         V8Error: The one that the function raises; or another, if it ends without a value.
     """
-    (result,) = run_in_children([ChildCall(function, options)], on_message=on_message)
+    (result,) = run_in_children([ChildCall(function, options, environment or {})], on_message=on_message)
     if result.error:
         raise result.error
     if not result.values:

@@ -20,12 +20,13 @@ from v8.cli.options import AddedFunctions, require_plot, table_form, with_added_
 from v8.cli.usage import meant_word
 from v8.data.market.series import load_universe
 from v8.profile.profile import load_profile, network_outputs
+from v8.runs.backtest_options import BacktestOptions, PreparedBacktest
 from v8.runs.options import (
+    ModelsOptions,
     PreparedRun,
     RunOptions,
     chosen_series,
     contradiction,
-    require_covariate_files,
     served_series,
 )
 
@@ -55,8 +56,8 @@ def run(
         return
     _check_places(options.runs, options.publish)
     continuing = command("run", *options.words(), *cli.language_words(lang))
-    cli.settle_process(options.device)
     prepared = PreparedRun.from_options(options.model_copy(update={"command": continuing}))
+    cli.settle_process(options.device)  # after what is refused in a moment
     _start_run(prepared, dry_run=dry_run, opens=opens)
 
 
@@ -180,17 +181,13 @@ def report(
     raise Exit(redraw(run))
 
 
+@takes_options(ModelsOptions)
 def export(
-    run_argument: cli.PlaceArgument = None,
-    run: cli.RunOption = None,
+    options: ModelsOptions,
     out: Path | None = Option(None, metavar="FILE", help="Needed: where to, such as forecasts.parquet."),
     models: str | None = Option(None, metavar="onnx", help="Write model.onnx of every model instead."),
-    series: list[str] | None = cli.some_series("Only this one; repeat for more. Default: all."),
     form: str | None = Option(None, "--format", metavar="parquet|csv", help="Default: as FILE ends."),
     overwrite: cli.OverwriteOption = False,
-    source: cli.OtherSourceOption = None,
-    data_dir: cli.DataDirOption = None,
-    tables: cli.TablesOption = None,
 ) -> None:
     """Write every forecast of the test spans into a table: of a run, or of all folds of a back-test.
 
@@ -206,15 +203,15 @@ def export(
         v8 export runs/frontier --models onnx
         v8 export you/models --models onnx --out models
     """
-    run = cli.one_run("export", run_argument, run)
+    run = options.run
     if models is not None:
-        raise Exit(_export_models(models, run, out, series, (source, data_dir, tables)))
+        raise Exit(_export_models(models, options, out))
     if out is None:
         fix = f"Write for example {command('export', str(run), '--out', 'forecasts.parquet')}"
         raise ProfileError(where=command("export"), rule="needs --out FILE", got="none", fix=fix)
     form = table_form("--out", out, form, is_overwriting=overwrite)
-    names = cli.names_of(series) or []
-    open_source = cli.candles_of_models(run, source, data_dir, tables)
+    names = options.series_names()
+    open_source = cli.candles_of_models(options, run)
 
     from v8.cli.forecasts import export_forecasts
 
@@ -224,23 +221,14 @@ def export(
     raise Exit(exit_code)
 
 
-def _export_models(
-    form: str,
-    place: Path,
-    out: Path | None,
-    series: list[str] | None,
-    candles: tuple[str | None, Path | None, Path | None],
-) -> int:
-    """Write the models of a place in another form, and return the exit code.
-
-    `candles` names their source, folder and the folder of tables.
-    """
+def _export_models(form: str, options: ModelsOptions, out: Path | None) -> int:
+    """Write the models of a place in another form, and return the exit code."""
     cli.require_one_of("--models", form, ("onnx",))
-    names = cli.names_of(series) or []
+    names = options.series_names()
 
     from v8.cli.forecasts import export_onnx
 
-    return export_onnx(place, out, names, lambda folder: cli.candles_of_models(folder, *candles))
+    return export_onnx(options.run, out, names, partial(cli.candles_of_models, options))
 
 
 def publish(
@@ -364,26 +352,9 @@ def predict(
 
 
 @with_added_flags
+@takes_options(BacktestOptions)
 def backtest(
-    profile_argument: cli.ProfileArgument = None,
-    profile: str | None = Option(
-        None, metavar="NAME|FILE", help="What to evaluate: a shipped name or a file. Default: frontier."
-    ),
-    folds: int = Option(6, metavar="K", min=1, max=1_000, help="Folds, spread over all history."),
-    series: cli.SeriesOption = None,
-    universe: cli.UniverseOption = None,
-    source: cli.SourceOption = "vision",
-    data_dir: cli.DataDirOption = None,
-    tables: cli.TablesOption = None,
-    history: int | None = cli.some_bars("Newest candles that the folds lie in. Default: all there are."),
-    bars: int | None = Option(None, metavar="N", help="Candles of each fold. Default: the profile's."),
-    epochs: cli.EpochsOption = None,
-    device: cli.DeviceOption = "auto",
-    workers: cli.WorkersOption = "auto",
-    fleet_size: cli.FleetSizeOption = "auto",
-    engine: cli.EngineOption = cli.DEFAULT_ENGINE,
-    address: cli.AddressOption = None,
-    out: Path | None = Option(None, metavar="DIR", help="Its folder. Default: backtests/PROFILE."),
+    options: BacktestOptions,
     forecasts: Path | None = Option(None, metavar="FILE", help="Write every forecast, too, as export does."),
     overwrite: cli.OverwriteOption = False,
     lang: cli.LangOption = None,
@@ -395,24 +366,16 @@ def backtest(
         v8 backtest --profile frontier --series BTCUSDT-1h --folds 8
         v8 backtest --profile mine.yaml --forecasts forecasts.parquet
     """
-    profile = cli.one_profile("backtest", profile_argument, profile) or _DEFAULT_PROFILE
-    loaded = load_profile(profile).with_budget(newest_bars=bars, epochs=epochs)
-    named_series = chosen_series(series, universe)
     form = table_form("--forecasts", forecasts, is_overwriting=overwrite) if forecasts else ""
-    candles = cli.open_candles(source, data_dir, tables)
-    require_covariate_files(loaded)
-    chosen = named_series or served_series(candles)
+    prepared = PreparedBacktest.from_options(options, cli.this_command())
+    candles = prepared.source
+    out = prepared.path
+    echo(f"Preparing to evaluate {prepared.backtest.profile.name}.")
 
-    from v8.cli.runs import evaluate_folds
-    from v8.runs.backtest import BacktestOptions
-    from v8.runs.engines import choose_engine
+    from v8.cli.runs import evaluate_and_print
 
-    cli.settle_process(device)
-    chosen_engine = choose_engine(engine, device, workers, fleet_size, address)
-    echo(f"Preparing to evaluate {loaded.name}.")
-    backtest_options = BacktestOptions(loaded, chosen, folds, history, cli.this_command())
-    out = out or Path("backtests") / loaded.name
-    results = evaluate_folds(out, backtest_options, candles, chosen_engine)
+    cli.settle_process(options.device)
+    results = evaluate_and_print(out, prepared.backtest, candles, prepared.engine)
     exit_code = SeriesError.exit_code if results.failures else 0
     if results.cells and forecasts:
         from v8.cli.forecasts import export_forecasts

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import pandas as pd
 
-from v8.api.export import OpenSource, write_forecasts
+from v8.api.backtests import export
+from v8.api.export import OpenSource
 from v8.api.issuing import IssuedForecast, IssueResults, format_age
 from v8.base.errors import SeriesError, V8Error, listed
 from v8.base.own_files import require_own
@@ -325,12 +326,11 @@ def export_forecasts(
         place: Folder of the models.
         file: The file to write.
         is_overwriting: Whether a file of others may be replaced.
-        export_options: Further arguments of `write_forecasts`.
+        export_options: Further arguments of `v8.api.backtests.export`.
     """
     settle_process()
     require_own(flag, file, is_overwriting=is_overwriting)  # it was checked before a back-test of hours, too
-    with quiet_start():
-        exported = write_forecasts(place, file, **export_options)
+    exported = export(place, file, **export_options)
     print_lines(*exported.notes, f"Written: {file}, {exported.num_rows:,} rows.")
     if not exported.missing:
         return 0

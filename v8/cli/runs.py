@@ -5,10 +5,10 @@ When they are interrupted, what was finished is saved and old models serve on; t
 
 from pathlib import Path
 
+from v8.api.backtests import evaluate_folds, fold_observer
 from v8.api.training import FinishedRun, carry_out
 from v8.base import annexes
 from v8.base.errors import DataError, SeriesError, StorageError, V8Error
-from v8.base.interruption import set_exit_message
 from v8.base.invocation import command
 from v8.base.terminal import (
     print_all_lines,
@@ -23,13 +23,11 @@ from v8.cli import printing
 from v8.data.market.sources.source import CandleSource
 from v8.publish.report import backtest as page
 from v8.publish.report.markup import DEMO_WARNING
-from v8.publish.report.outputs import REPORT_FILE, ReportWriter, RunOutputs, draw_pictures
-from v8.runs.backtest import BacktestOptions, run_folds
-from v8.runs.backtest_results import BacktestResults, read_results
+from v8.publish.report.outputs import REPORT_FILE, RunOutputs, draw_pictures
+from v8.runs.backtest import Backtest
+from v8.runs.backtest_results import BacktestResults
 from v8.runs.events import RunSummary
 from v8.runs.jobs import Engine
-from v8.runs.nested_runs import hold_backtest
-from v8.runs.observers import ObserverGroup, RunObserver
 from v8.runs.options import PreparedRun, RunOptions
 
 
@@ -111,20 +109,12 @@ def redraw(run: Path) -> int:
     return max((error.exit_code for error in errors), default=0)
 
 
-def fold_observer() -> RunObserver:
-    """Return what follows the folds of a back-test: each is a run, and its report is drawn at its end."""
-    return ObserverGroup([printing.RunDisplay(), ReportWriter(only_at_end=True)])
-
-
-def evaluate_folds(
-    path: Path, options: BacktestOptions, source: CandleSource, engine: Engine
+def evaluate_and_print(
+    path: Path, backtest: Backtest, source: CandleSource, engine: Engine
 ) -> BacktestResults:
-    """Carry out a back-test in its folder, or the rest of it; write its files and print its tables."""
-    with hold_backtest(path):
-        set_exit_message(f"interrupted: {path} is saved. Continue with: {options.command}")
-        finished = run_folds(path, options, source, engine, fold_observer())
-        results = read_results(path, finished.plan, finished.failures)
-        files = page.write_backtest(path, results)
+    """Carry out a back-test in its folder, or the rest of it, and print its tables."""
+    finished = evaluate_folds(path, backtest, source, engine, fold_observer(printing.RunDisplay()))
+    results = finished.results
     if not finished.plan.is_publishable:
         print_lines(DEMO_WARNING)
     print_lines(page.headline(results))
@@ -137,6 +127,6 @@ def evaluate_folds(
         print_reasons(f"Failed or not finished in {fold}", sorted(reasons.items()))
     if finished.plan.missing:
         print_reasons("Without candles", sorted(finished.plan.missing.items()))
-    print_lines(f"Written: {', '.join(map(str, files))}")
+    print_lines(f"Written: {', '.join(map(str, finished.files))}")
     print_page(path / page.PAGE_FILE)
     return results

@@ -22,14 +22,13 @@ from v8.base.net import report_waiting
 from v8.base.registry import advice
 from v8.cli.usage import meant_word
 from v8.data.market.sources.source import SOURCES, CandleSource, open_source
-from v8.profile.profile import TABLES_PLACE
 from v8.runs.engine_kinds import ENGINES
-from v8.runs.options import chosen_series, contradiction, set_covariate_folder
+from v8.runs.options import ModelsOptions, chosen_series, contradiction, set_covariate_folder
 
 if TYPE_CHECKING:
     from v8.model.evaluation.leaderboard import LeaderboardRow
     from v8.publish.hub.publish import Publication, Published
-    from v8.runs.backtest import BacktestOptions
+    from v8.runs.backtest import Backtest
     from v8.runs.backtest_results import BacktestResults
     from v8.runs.events import SeriesOutcome
     from v8.runs.jobs import Engine
@@ -246,35 +245,12 @@ def _may_use_onnx(place: Path | str) -> bool:
     return any(True for pattern in patterns for _ in place.glob(pattern))
 
 
-def candles_of_models(
-    place: Path, source: str | None, data_dir: Path | None, tables: Path | None
-) -> Callable[[str], CandleSource]:
-    """Return a function that opens candles for the models of a place, by the source that a model names.
-
-    Args:
-        place: A folder of models.
-        source: Replaces the source that a model names.
-        data_dir: Folder of files; None for the one that the run of the models recorded.
-        tables: Folder of the covariates' tables; None for the recorded one.
-    """
+def candles_of_models(options: ModelsOptions, place: Path) -> Callable[[str], CandleSource]:
+    """Say that models of a place are opened; return what opens their candles, see `source_opener`."""
     message = opening(place)
     if message:
         report_waiting(message)
-
-    def open_named(name: str) -> CandleSource:
-        from v8.runs.nested_runs import recorded_folders
-
-        chosen = source or name
-        folders = recorded_folders(place)
-        folder = data_dir
-        tables_folder = tables
-        if folder is None and chosen == name and chosen in SOURCES and SOURCES[chosen].reads_folder:
-            folder = folders.data_dir
-        if tables_folder is None and TABLES_PLACE not in os.environ:
-            tables_folder = folders.tables
-        return open_candles(chosen, folder, tables_folder)
-
-    return open_named
+    return options.source_opener(place)
 
 
 def names_of(series: Sequence[str] | None) -> list[str] | None:
@@ -294,20 +270,13 @@ def run_display() -> "RunObserver":
     return RunDisplay()
 
 
-def fold_observer() -> "RunObserver":
-    """Return what follows the folds of a back-test; see `v8.cli.runs`."""
-    from v8.cli import runs
-
-    return runs.fold_observer()
-
-
-def evaluate_folds(
-    path: Path, options: "BacktestOptions", source: CandleSource, engine: "Engine"
+def evaluate_and_print(
+    path: Path, backtest: "Backtest", source: CandleSource, engine: "Engine"
 ) -> "BacktestResults":
-    """Carry out a back-test in its folder, or the rest of it; write its files and print its tables."""
+    """Carry out a back-test in its folder, or the rest of it, and print its tables."""
     from v8.cli import runs
 
-    return runs.evaluate_folds(path, options, source, engine)
+    return runs.evaluate_and_print(path, backtest, source, engine)
 
 
 def print_plan(plan: "Plan", source: CandleSource) -> None:

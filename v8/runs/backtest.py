@@ -34,7 +34,7 @@ ALL_BARS: Final = 10_000_000  # more candles than any series has
 
 
 @dataclass(frozen=True)
-class BacktestOptions:
+class Backtest:
     """What a back-test is to do."""
 
     profile: Profile  # what is trained in each fold
@@ -66,7 +66,7 @@ class FinishedFolds:
 
 
 def run_folds(
-    path: Path, options: BacktestOptions, source: CandleSource, engine: Engine, observer: RunObserver
+    path: Path, options: Backtest, source: CandleSource, engine: Engine, observer: RunObserver
 ) -> FinishedFolds:
     """Finish what can be finished of a back-test whose folder this process holds.
 
@@ -88,7 +88,7 @@ def run_folds(
 
 def run_fold(
     path: Path,
-    options: BacktestOptions,
+    options: Backtest,
     fold: Fold,
     source: CandleSource,
     engine: Engine,
@@ -108,7 +108,7 @@ def run_fold(
 
 
 def begin_or_continue(
-    path: Path, options: BacktestOptions, source: CandleSource, observer: RunObserver
+    path: Path, options: Backtest, source: CandleSource, observer: RunObserver
 ) -> BacktestPlan:
     """Return the plan that a back-test, whose folder this process holds, was started with, or start it.
 
@@ -150,7 +150,7 @@ class _Histories:
     missing: dict[str, str] = field(default_factory=dict)  # by name: why a series has no candles
 
 
-def _read_histories(options: BacktestOptions, source: CandleSource, observer: RunObserver) -> _Histories:
+def _read_histories(options: Backtest, source: CandleSource, observer: RunObserver) -> _Histories:
     """Read which candles there are of each series."""
     histories = _Histories()
     num_bars = options.history_bars or ALL_BARS

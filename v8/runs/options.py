@@ -3,7 +3,7 @@
 import os
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -138,6 +138,50 @@ class RunOptions(Options):
         if self.no_mixed_precision and self.precision not in (None, "float32"):
             other = f"param:precision {self.precision}"
             raise contradiction("param:no_mixed_precision", other, "trains in float32")
+
+
+class ModelsOptions(Options):
+    """Which models a command is about, and where their candles come from."""
+
+    run: Annotated[
+        Path,
+        Flag(
+            "RUN, named by an option.",
+            "RUN",
+            word="RUN",
+            word_help="A folder of a run, of a back-test, or of pulled models.",
+        ),
+    ]
+    series: Annotated[tuple[str, ...], Flag("Only this one; repeat for more. Default: all.", _SERIES)] = ()
+    source: Annotated[str | None, Flag("Default: the run's.", "|".join(SOURCES))] = None
+    data_dir: DataFolder = None
+    tables: TablesFolder = None
+
+    def series_names(self) -> list[str]:
+        """Return the checked names of the series; none stands for all."""
+        return [str(series) for series in chosen_series(self.series) or ()]
+
+    def source_opener(self, place: Path) -> Callable[[str], CandleSource]:
+        """Return a function that opens candles for the models of a place, by the source that a model names.
+
+        Folders that are left out are those that the run of the models recorded.
+        """
+
+        def open_named(name: str) -> CandleSource:
+            from v8.runs.nested_runs import recorded_folders  # noqa: PLC0415 - see the top
+
+            chosen = self.source or name
+            recorded = recorded_folders(place)
+            data_dir = self.data_dir
+            tables = self.tables
+            if data_dir is None and chosen == name and chosen in SOURCES and SOURCES[chosen].reads_folder:
+                data_dir = recorded.data_dir
+            if tables is None and TABLES_PLACE not in os.environ:
+                tables = recorded.tables
+            set_covariate_folder(tables)
+            return open_source(chosen, data_dir=data_dir)
+
+        return open_named
 
 
 @dataclass(frozen=True)

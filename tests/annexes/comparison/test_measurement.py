@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from v8.annexes.comparison.commands import all_profiles
+from v8.annexes.comparison.comparing import all_profiles
 from v8.annexes.comparison.measurement import profile_order
 from v8.model.baselines.baselines import called
 from v8.model.evaluation.evaluation import Evaluation
@@ -234,7 +234,7 @@ def children_of(pid: int) -> list[int]:
             "error: --full: runs each profile's own epochs; got --epochs 3 together with it",
         ),
         (["--baseline-profile", "v7"], "error: --baseline-profile: is one of the compared profiles (plain)"),
-        (["--epochs", "0"], "training.epochs"),
+        (["--epochs", "0"], "--epochs: is a whole number of at least 1"),
         (["--device", "tpu"], "--device: is one of auto, cpu, gpu"),
     ],
 )

@@ -17,7 +17,7 @@ import pytest
 from run_doubles import EngineOf, NotesBetweenRuns
 from typer.testing import CliRunner
 
-from v8.annexes.search.printing import search_settings
+from v8.annexes.search.printing import print_search
 from v8.annexes.search.ranges import Range, read_ranges
 from v8.annexes.search.search import FILES, Search, plateaus, verdict_of
 from v8.annexes.search.trial_record import TrialRecord, ended_of
@@ -29,7 +29,7 @@ from v8.forecaster.metadata import read_metadata
 from v8.model.evaluation.evaluation import MODEL
 from v8.model.evaluation.fold_losses import Cell
 from v8.profile.profile import Profile, config_path, load_profile
-from v8.runs.backtest import BacktestOptions
+from v8.runs.backtest import Backtest
 from v8.runs.events import SeriesOutcome
 from v8.runs.jobs import Engine, Job
 from v8.runs.local import InProcessEngine
@@ -63,9 +63,7 @@ class Trains(Engine):
 def search_in(path: Path, engine: Engine, told: list[str] | None = None) -> Search:
     content = load_profile("range_paths").model_dump() | {"horizon_bars": 2, "newest_bars": 2_250}
     content["tasks"] = {name: content["tasks"][name] for name in ("ohlc", "volatility")}
-    asked = BacktestOptions(
-        Profile.model_validate(content), (BTC,), NUM_FOLDS + 2, 2_750, "python -m v8 search"
-    )
+    asked = Backtest(Profile.model_validate(content), (BTC,), NUM_FOLDS + 2, 2_750, "python -m v8 search")
     (path / "start").mkdir(parents=True, exist_ok=True)
     observer = NotesBetweenRuns(told if told is not None else [])
     return Search(path, asked, RANGES, 1, DemoSource(), engine, observer)
@@ -143,7 +141,8 @@ def test_one_that_was_cut_off_goes_on_and_repeats_nothing_that_was_finished(
 def test_what_it_found_is_printed_and_nothing_is_trained_for_it(
     undisturbed: Search, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    search_settings(search_in(undisturbed.path, Trains(0)), NUM_TRIALS, hours=0)
+    repeated = search_in(undisturbed.path, Trains(0))
+    print_search(repeated, repeated.search(NUM_TRIALS, hours=0))
     output = capsys.readouterr().out
     assert "Trials: mean error as a multiple of the best baseline's; plateau: median of the" in output
     assert "The winner and the start on folds that no trial saw" in output

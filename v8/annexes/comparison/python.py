@@ -2,15 +2,25 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
 
 import pandas as pd
-from pydantic import Field
 
-from v8.api.arguments import in_python
-from v8.api.commands import option_words, run_command, series_list
+from v8.annexes.comparison.comparing import (
+    PreparedComparison,
+    check_places,
+    compare_run_folders,
+    is_run,
+)
+from v8.annexes.comparison.options import ComparisonOptions
+from v8.api.arguments import in_python, series_list
 from v8.api.runs import RawCandles, profile_file, source_of
+from v8.base.child import run_in_child, send_message
+from v8.base.interruption import watch_interrupts
+from v8.base.invocation import command
+from v8.base.options import AtLeastOne
 from v8.profile.profile import Profile
+from v8.runs.backtest_options import NumBars
+from v8.runs.engines import process_variables
 
 
 @in_python
@@ -19,10 +29,10 @@ def compare(
     candles: RawCandles = "vision",
     *,
     series: str | Sequence[str] | None = None,
-    bars: Annotated[int, Field(ge=1)] | None = None,
-    epochs: Annotated[int, Field(ge=1)] | None = None,
+    bars: NumBars | None = None,
+    epochs: AtLeastOne | None = None,
     full: bool = False,
-    repeat: Annotated[int, Field(ge=1)] = 1,
+    repeat: AtLeastOne = 1,
     baseline: str | None = None,
     out: str | Path = "comparison",
     overwrite: bool = False,
@@ -44,7 +54,7 @@ def compare(
         baseline: Name of the profile that ratios refer to; None for the last.
         out: Folder for compare.json, compare.csv, compare.html and runs.
         overwrite: Whether another comparison in that folder is replaced.
-        progress: Whether to print what the command prints.
+        progress: Whether to print lines about it.
 
     Returns:
         A row for each profile and figure that it has:
@@ -64,27 +74,47 @@ def compare(
     >>> table.pivot(index="figure", columns="profile", values="median")  # doctest: +SKIP
     """
     names = series_list(series)
-    places = [profile if _is_run(profile) else profile_file(profile) for profile in profiles]
+    places = [str(profile if _is_run(profile) else profile_file(profile)) for profile in profiles]
     are_runs = any(_is_run(profile) for profile in profiles)
     source = {} if are_runs else source_of(candles, names)
-    options = {
-        "series": names,
-        "bars": bars,
-        "epochs": epochs,
-        "full": full,
-        "repeat": repeat,
-        "baseline_profile": baseline,
-        "out": out,
-        "overwrite": overwrite,
+    options = ComparisonOptions(
+        profiles=tuple(places),
+        series=tuple(names),
+        bars=bars,
+        epochs=epochs,
+        full=full,
+        repeat=repeat,
+        baseline_profile=baseline,
+        out=Path(out),
+        overwrite=overwrite,
         **source,
-    }
-    words = ["compare-profiles", *map(str, places), *option_words(options)]
-    run_command("v8.compare", words, progress=progress)
+    )
+    run_in_child(
+        compare_in_child,
+        options,
+        where="v8.compare",
+        environment=process_variables("auto"),
+        on_message=print if progress else None,
+    )
     return read_figures(Path(out))
 
 
 def _is_run(profile: str | Path | Profile) -> bool:
-    return not isinstance(profile, Profile) and (Path(profile) / "run.json").is_file()
+    return not isinstance(profile, Profile) and is_run(profile)
+
+
+def compare_in_child(options: ComparisonOptions) -> None:
+    """Compare in a process of its own, which sends lines about it, and write the files."""
+    watch_interrupts()
+    continuing = command("compare-profiles", *options.words())
+    runs = check_places(options)
+    if runs:
+        finished = compare_run_folders(runs, options, continuing)
+    else:
+        finished = PreparedComparison.from_options(options).finish(continuing, send_message)
+    for name, reason in finished.comparison.failures.items():
+        send_message(f"{name}: {reason}")
+    send_message(f"Written: {', '.join(map(str, finished.files))}")
 
 
 def read_figures(folder: Path) -> pd.DataFrame:

@@ -2,15 +2,20 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
 
 import pandas as pd
-from pydantic import Field
 
-from v8.api.arguments import in_python
-from v8.api.commands import option_words, run_command, series_list
+from v8.annexes.search.options import Hours, NumTrials, SearchOptions, prepare_search
+from v8.api.arguments import in_python, maybe_path, series_list
+from v8.api.progress import ProgressLines
 from v8.api.runs import RawCandles, profile_file, source_of
+from v8.base.child import run_in_child, send_message
+from v8.base.interruption import watch_interrupts
+from v8.base.invocation import command
+from v8.base.options import AtLeastOne
 from v8.profile.profile import Profile, load_profile
+from v8.runs.backtest_options import NumBars, NumFolds
+from v8.runs.engines import process_variables
 
 
 @in_python
@@ -18,14 +23,14 @@ def search(
     candles: RawCandles = "vision",
     profile: str | Path | Profile = "frontier",
     *,
-    trials: Annotated[int, Field(ge=1, le=100_000)] = 20,
-    hours: Annotated[float, Field(ge=0)] | None = None,
+    trials: NumTrials = 20,
+    hours: Hours | None = None,
     ranges: str | Path | None = None,
-    folds: Annotated[int, Field(ge=1, le=1_000)] = 3,
-    later: Annotated[int, Field(ge=1, le=1_000)] = 2,
+    folds: NumFolds = 3,
+    later: NumFolds = 2,
     series: str | Sequence[str] | None = None,
-    history: Annotated[int, Field(ge=1)] | None = None,
-    bars: Annotated[int, Field(ge=1)] | None = None,
+    history: NumBars | None = None,
+    bars: AtLeastOne | None = None,
     out: str | Path | None = None,
     progress: bool = True,
 ) -> pd.DataFrame:
@@ -45,7 +50,7 @@ def search(
         history: Newest candles that the folds lie in; None for all there are.
         bars: Candles of each fold; None for the profile's.
         out: Its folder; None for searches/PROFILE.
-        progress: Whether to print what the command prints.
+        progress: Whether to print lines about it.
 
     Returns:
         A row for each trial that ended, and the last for the start; the index `trial` counts from 1:
@@ -69,21 +74,37 @@ def search(
     source = source_of(candles, names)
     name = (profile if isinstance(profile, Profile) else load_profile(str(profile))).name
     folder = Path(out) if out else Path("searches") / name
-    options = {
-        "profile": profile_file(profile),
-        "trials": trials,
-        "hours": hours,
-        "ranges": ranges,
-        "folds": folds,
-        "later": later,
-        "series": names,
-        "history": history,
-        "bars": bars,
-        "out": folder,
+    options = SearchOptions(
+        profile=str(profile_file(profile)),
+        trials=trials,
+        hours=hours,
+        ranges=maybe_path(ranges),
+        folds=folds,
+        later=later,
+        series=tuple(names),
+        history=history,
+        bars=bars,
+        out=folder,
         **source,
-    }
-    run_command("v8.search", ["search", *option_words(options)], progress=progress)
+    )
+    run_in_child(
+        search_in_child,
+        options,
+        where="v8.search",
+        environment=process_variables("auto"),
+        on_message=print if progress else None,
+    )
     return read_trials(folder)
+
+
+def search_in_child(options: SearchOptions) -> str:
+    """Carry out a search in a process of its own, which sends lines about it; return its verdict."""
+    watch_interrupts()
+    continuing = command("search", *options.words())
+    prepared = prepare_search(options, continuing, ProgressLines(send_message))
+    verdict = prepared.search(options.trials, options.hours)
+    send_message(verdict)
+    return verdict
 
 
 def read_trials(folder: Path) -> pd.DataFrame:

@@ -17,7 +17,9 @@ The values of a trial depend on the seed and on the trials that have ended, and 
 changes. So a trial that was interrupted is drawn again, and continues in its folder.
 """
 
+import math
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,6 +33,7 @@ import yaml
 from v8.annexes.search.ranges import Ranges, changed
 from v8.annexes.search.trial_record import RECORD_FILE, Trial, TrialRecord, set_aside
 from v8.base.errors import ArtifactError, DataError, ProfileError, SeriesError, listed
+from v8.base.interruption import set_exit_message
 from v8.base.resources import resource_scope
 from v8.base.storage import write_text
 from v8.base.wording import frame_csv, number
@@ -39,11 +42,11 @@ from v8.model.evaluation.evaluation import MODEL
 from v8.model.evaluation.fold_losses import Cell, tested
 from v8.model.evaluation.significance import ALPHA, corrected_p_values
 from v8.profile.profile import Profile
-from v8.runs.backtest import BacktestOptions, begin_or_continue, run_fold
+from v8.runs.backtest import Backtest, begin_or_continue, run_fold
 from v8.runs.backtest_results import BacktestResults, read_cells, results_of
 from v8.runs.events import Note
 from v8.runs.jobs import Engine
-from v8.runs.nested_runs import PLAN_FILE, BacktestPlan, Fold
+from v8.runs.nested_runs import PLAN_FILE, BacktestPlan, Fold, hold_backtest
 from v8.runs.observers import RunObserver, observed
 from v8.runs.plan import make_plan
 
@@ -57,7 +60,7 @@ class Search:
     """A search whose folder this process holds."""
 
     path: Path
-    start: BacktestOptions  # the back-test, over all folds, of the profile that it starts from
+    start: Backtest  # the back-test, over all folds, of the profile that it starts from
     ranges: Ranges
     num_later: int  # latest folds, for the final evaluation; at least 1, and at most two fewer than all folds
     source: CandleSource
@@ -69,6 +72,16 @@ class Search:
     later: Mapping[str, BacktestResults] = field(init=False)
     """Results on the later folds, by name: of the winner, and of the start."""
     _plan: BacktestPlan = field(init=False)
+
+    def search(self, num_trials: int, hours: float | None) -> str:
+        """Carry out the search, or the rest of it, and return what `run` does; no trial starts after `hours`.
+
+        When it is interrupted, the same options continue.
+        """
+        ends_s = math.inf if hours is None else time.monotonic() + 3600 * hours
+        with hold_backtest(self.path / START):
+            set_exit_message(f"interrupted: {self.path} is saved. Continue with: {self.start.command}")
+            return self.run(num_trials, lambda: time.monotonic() < ends_s)
 
     @resource_scope()
     def run(self, num_trials: int, has_time: Callable[[], bool]) -> str:

@@ -5,9 +5,8 @@ from pathlib import Path
 
 from v8.annexes.trading import page as trading_report
 from v8.annexes.trading.rules import TradingResults, TradingTerms
-from v8.annexes.trading.study import measure_trading
+from v8.annexes.trading.study import finish_trading
 from v8.base.language import language
-from v8.base.starting import quiet_start
 from v8.base.terminal import print_lines, print_page, print_table
 from v8.cli.shared import settle_process
 from v8.data.market.sources.source import CandleSource
@@ -23,8 +22,8 @@ def print_trading(
 ) -> TradingResults:
     """Print and write what trading by the models of a place would have gained; see `measure_trading`."""
     settle_process()
-    with quiet_start():
-        results = measure_trading(place, terms, open_source, names)
+    finished = finish_trading(place, terms, open_source, names)
+    results = finished.results
     lines = [DEMO_WARNING] if results.is_demo else []
     lines += trading_report.sentences(results)
     print_lines(*lines)
@@ -32,9 +31,8 @@ def print_trading(
         print_table(table)
     for table in trading_report.figure_tables(results):
         print_table(table)
-    files = trading_report.write_trading_results(place, results)
-    print_lines(f"Written: {', '.join(map(str, files))}")
-    print_page(files[-1])
+    print_lines(f"Written: {', '.join(map(str, finished.files))}")
+    print_page(finished.files[-1])
     return results
 
 

@@ -2,15 +2,16 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
 
 import pandas as pd
-from pydantic import Field
 
-from v8.api.arguments import in_python
-from v8.api.commands import option_words, run_command, series_list
-
-Bps = Annotated[float, Field(ge=0, le=1_000)]
+from v8.annexes.trading.options import Bps, Leverage, TargetPct, WorthOptions
+from v8.annexes.trading.page import sentences
+from v8.annexes.trading.study import finish_trading
+from v8.api.arguments import in_python, maybe_path, series_list
+from v8.base.child import run_in_child, send_message
+from v8.base.interruption import watch_interrupts
+from v8.runs.engines import process_variables
 
 
 @in_python
@@ -20,8 +21,8 @@ def worth(
     series: str | Sequence[str] | None = None,
     fee_bps: Bps = 10.0,
     spread_bps: Bps = 2.0,
-    target_pct: Annotated[float, Field(ge=1, le=1_000)] = 40.0,
-    max_leverage: Annotated[float, Field(ge=0.01, le=100)] = 2.0,
+    target_pct: TargetPct = 40.0,
+    max_leverage: Leverage = 2.0,
     source: str | None = None,
     data_dir: str | Path | None = None,
     tables: str | Path | None = None,
@@ -41,7 +42,7 @@ def worth(
         source: Where the candles come from; None for the source of the run.
         data_dir: Folder of candle files; None for the run's.
         tables: Folder of the covariates' tables; None for the run's.
-        progress: Whether to print what the command prints.
+        progress: Whether to print lines about it.
 
     Returns:
         A row for each trading rule over all series (`series` is "all"), and one for each rule and series:
@@ -61,18 +62,36 @@ def worth(
     >>> import v8
     >>> v8.worth("runs/frontier").query("series == 'all'")[["rule", "model", "naive"]]  # doctest: +SKIP
     """
-    options = {
-        "series": series_list(series),
-        "fee_bps": fee_bps,
-        "spread_bps": spread_bps,
-        "target_pct": target_pct,
-        "max_leverage": max_leverage,
-        "source": source,
-        "data_dir": data_dir,
-        "tables": tables,
-    }
-    run_command("v8.worth", ["worth", str(run), *option_words(options)], progress=progress)
+    options = WorthOptions(
+        run=Path(run),
+        series=tuple(series_list(series)),
+        fee_bps=fee_bps,
+        spread_bps=spread_bps,
+        target_pct=target_pct,
+        max_leverage=max_leverage,
+        source=source,
+        data_dir=maybe_path(data_dir),
+        tables=maybe_path(tables),
+    )
+    run_in_child(
+        worth_in_child,
+        options,
+        where="v8.worth",
+        environment=process_variables("auto"),
+        on_message=print if progress else None,
+    )
     return read_gains(Path(run))
+
+
+def worth_in_child(options: WorthOptions) -> None:
+    """Measure what trading would have earned in a process of its own, and write its files."""
+    watch_interrupts()
+    open_source = options.source_opener(options.run)
+    names = options.series_names()
+    finished = finish_trading(options.run, options.terms(), open_source, names)
+    for sentence in sentences(finished.results):
+        send_message(sentence)
+    send_message(f"Written: {', '.join(map(str, finished.files))}")
 
 
 def read_gains(folder: Path) -> pd.DataFrame:

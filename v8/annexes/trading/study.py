@@ -11,12 +11,13 @@ from candles that end where the forecast was issued, as in live use, and is refu
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 
+from v8.annexes.trading.page import write_trading_results
 from v8.annexes.trading.rules import (
     INTERVAL,
     NAIVE,
@@ -33,6 +34,7 @@ from v8.api.export import opened_models
 from v8.base.arrays import FloatArray
 from v8.base.errors import ArtifactError
 from v8.base.rounding import MAX_STEPS_AGAIN, steps_apart
+from v8.base.starting import quiet_start
 from v8.data.features.table import compute_table
 from v8.data.market.candles import Candles
 from v8.data.market.series import iso
@@ -53,6 +55,23 @@ NUM_CHECKED: Final = 4  # windows of a span that are forecast again
 
 CandleForecast: TypeAlias = Callable[[Span], tuple[FloatArray, Any]]
 """Forecasts candles, (N, H, 4), and their quantiles at the levels of the profile, (N, H, Q, 4), or None."""
+
+
+@dataclass(frozen=True)
+class FinishedTrading:
+    """What trading would have gained, and the files that say so."""
+
+    results: TradingResults
+    files: Sequence[Path]  # the page is the last
+
+
+def finish_trading(
+    place: Path, terms: TradingTerms, open_source: Callable[[str], CandleSource], names: Sequence[str] = ()
+) -> FinishedTrading:
+    """Evaluate trading as `measure_trading` does, and write its files into the place."""
+    with quiet_start():
+        results = measure_trading(place, terms, open_source, names)
+    return FinishedTrading(results, write_trading_results(place, results))
 
 
 def measure_trading(
