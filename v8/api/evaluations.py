@@ -17,6 +17,7 @@ from v8.api.backtests import BacktestRequest, ExportRequest, backtest_for_python
 from v8.api.runs import RawCandles, profile_file, source_of
 from v8.base.child import run_in_child
 from v8.base.errors import ArgumentError, ArtifactError, listed
+from v8.base.hardware import process_variables
 from v8.base.invocation import command
 from v8.base.options import AtLeastOne
 from v8.base.own_files import FORECASTS_COLUMNS, NAIVE_ENDING
@@ -26,7 +27,6 @@ from v8.forecaster.metadata import Metadata, read_metadata
 from v8.profile.profile import Profile, load_profile
 from v8.profile.tasks import TASKS
 from v8.runs.backtest_options import BacktestOptions, NumBars, NumFolds
-from v8.runs.engines import process_variables
 from v8.runs.nested_runs import PLAN_FILE, read_plan
 from v8.runs.options import ModelsOptions
 from v8.runs.run_folder import RUN_FILE, read_run

@@ -10,8 +10,8 @@ from v8.annexes.trading.page import sentences
 from v8.annexes.trading.study import finish_trading
 from v8.api.arguments import in_python, maybe_path, series_list
 from v8.base.child import run_in_child, send_message
+from v8.base.hardware import process_variables
 from v8.base.interruption import watch_interrupts
-from v8.runs.engines import process_variables
 
 
 @in_python
