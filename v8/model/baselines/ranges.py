@@ -151,16 +151,18 @@ class RangeFormula:
         """Return the bars of each path, log ratios to the close before, shape (W, H, C, P)."""
         return self.ranges(span)[:, :, None, None] * np.moveaxis(self.resampled_PHC, 0, -1)
 
-    def simulate(self, span: Span, levels: Sequence[float]) -> dict[str, FloatArray]:
+    def simulate(
+        self, span: Span, levels: Sequence[float], history_type: type[np.floating[Any]] = np.float64
+    ) -> dict[str, FloatArray]:
         """Simulate the paths: quantiles per task, shape (W, H, Q, C), in its unit.
 
-        The precision is that of the bars of the paths.
+        The precision is that of the bars of the paths; known closes are divided by the last one in another.
         """
         half_HCP = np.moveaxis(self.resampled_PHC[: len(self.resampled_PHC) // 2], 0, -1)
         return mirrored_path_quantiles(
             levels,
             [TASKS[name] for name in span.profile.tasks],
-            span.history_close,
+            span.history_close.astype(history_type),
             self.ranges(span).astype(half_HCP.dtype),
             np.ascontiguousarray(half_HCP),
         )
@@ -185,7 +187,8 @@ class RangeFormula:
         levels = span.profile.quantiles or (MEDIAN,)
         medians = {}
         distances = {}
-        for task, quantiles in self.simulate(span, levels).items():
+        # In the precision of the graph, so that shares are fitted to what it forecasts.
+        for task, quantiles in self.simulate(span, levels, np.float32).items():
             medians[task], distances[task] = apart(np, levels, quantiles)
         members = {"network": network, "regression": self.regress(span), "paths": medians}
         return members, distances
