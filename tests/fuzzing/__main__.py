@@ -45,7 +45,8 @@ from v8.data.market.sources.source import open_source
 
 SHARES = {
     "profiles": 14,
-    "candles": 12,
+    "candles": 11,
+    "prices": 1,
     "archives": 7,
     "markets": 4,
     "frames": 10,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from v8.base.arrays import FloatArray
 from v8.base.rounding import MAX_STEPS
 from v8.model.networks.published import forecasts_apart
-from v8.profile.tasks import TASKS, naive_closes
+from v8.profile.tasks import RANGE_TASK, TASKS, naive_closes
 
 NUM_WINDOWS: Final = 8
 HORIZON_BARS: Final = 6
@@ -42,4 +42,6 @@ def compare_precisions(random: Random) -> None:
 
 def _naive_forecasts(closes: NDArray[Any]) -> dict[str, NDArray[Any]]:
     standing = naive_closes(np, closes, HORIZON_BARS)
-    return {name: task.implied(np, standing) for name, task in TASKS.items()}
+    # The naive forecast of ranges is computed from bars, not from closes.
+    implied = [task for task in TASKS.values() if task is not RANGE_TASK]
+    return {task.name: task.implied(np, standing) for task in implied}
