@@ -129,20 +129,26 @@ def test_an_extra_that_is_none_is_refused(
     assert not (tmp_path / "asked").exists()
 
 
-@pytest.mark.parametrize(("fails_again", "status"), [(False, 0), (True, 1)])
-def test_what_fails_is_repeated_alone_and_decides(
-    fails_again: bool, status: int, bare_path: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("num_failed", "fails_again", "num_runs", "status"),
+    [(1, False, 3, 0), (2, False, 3, 0), (1, True, 2, 1), (3, False, 1, 1)],
+)
+def test_what_fails_must_pass_twice_alone(
+    num_failed: int, fails_again: bool, num_runs: int, status: int, bare_path: Path, tmp_path: Path
 ) -> None:
-    # Stand-ins again: of Python, which runs the tests, and of what checks beside them.
+    # Stand-ins again: of Python, which runs the tests and names those that failed, and of what checks beside.
     venv = tmp_path / "venv"
-    again = f'case "$*" in *last-failed*) exit {int(fails_again)};; *numprocesses*) exit 1;; esac'
+    names = [f"tests/test_one.py::test_{number}" for number in range(num_failed)]
+    lists = "; ".join(f"echo {name}" for name in names)
+    alone = f"*test_0*) exit {int(fails_again)}"
+    again = f'case "$*" in *lastfailed*) {lists};; {alone};; *numprocesses*) exit 1;; esac'
     stand_in(venv / "bin" / "python", again)
     for name in ("ruff", "mypy", "lint-imports"):
         stand_in(venv / "bin" / name)
     assert call("test", bare_path, venv).returncode == status
     runs = [line for line in asked(tmp_path) if line.startswith("python -m pytest ")]
-    assert ["--numprocesses" in line for line in runs] == [True, False]
-    assert "--last-failed" in runs[1]
+    assert ["--numprocesses" in line for line in runs] == [True] + [False] * (num_runs - 1)
+    assert all(line.endswith(" ".join(names)) for line in runs[1:])
 
 
 def test_a_link_that_leads_nowhere_fails_all_tests(bare_path: Path, tmp_path: Path) -> None:
