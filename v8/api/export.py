@@ -15,7 +15,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -37,9 +37,11 @@ from v8.data.windows.span import Span
 from v8.forecaster.forecaster import Forecaster
 from v8.profile.columns import CLOSE, TASK_OHLC
 from v8.profile.tasks import TASKS
-from v8.publish.hub.opening import ModelPlace, open_place
 from v8.runs.nested_runs import PLAN_FILE, read_plan
 from v8.runs.run_folder import RUN_FILE, read_run
+
+if TYPE_CHECKING:
+    from v8.publish.hub.opening import ModelPlace
 
 SERIES = FORECASTS_COLUMNS[0]
 FOLD = FORECASTS_COLUMNS[1]
@@ -63,7 +65,7 @@ class ListedModel:
     """A finished model of a place."""
 
     fold: int  # of a back-test, from 1; 0 for the model of any other place
-    place: ModelPlace  # what opens it
+    place: "ModelPlace"  # what opens it
     series: str  # which
 
     @property
@@ -267,8 +269,10 @@ def _listed_folds(place: Path) -> list[_ListedFold]:
     return [_ListedFold(fold.number, place / fold.folder, tuple(fold.newest_s)) for fold in folds]
 
 
-def _open_fold(fold: _ListedFold) -> ModelPlace | None:
+def _open_fold(fold: _ListedFold) -> "ModelPlace | None":
     """Open the models of a folder; None where a fold has none, which any other place must have."""
+    from v8.publish.hub.opening import open_place  # noqa: PLC0415 - it reads the Hub's address
+
     try:
         return open_place(fold.folder)
     except ArtifactError:
