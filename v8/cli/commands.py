@@ -402,7 +402,7 @@ def doctor(
         None, metavar="NAME|FILE", help="Whose network is measured. Default: frontier."
     ),
     is_json: bool = Option(False, "--json", help="Print one JSON document and nothing else."),
-    seconds: float = Option(1.0, metavar="S", min=0.05, help="Time of each measurement."),
+    seconds: float = Option(0.5, metavar="S", min=0.05, help="Time of each measurement."),
 ) -> None:
     """Examine this machine: driver, devices, speed of training, and the flags to choose for it.
 

@@ -26,7 +26,7 @@ MOST_PROBED_WORKERS = 8
 """Worker processes measured together; more cores than that are extrapolated, and the report says so."""
 LARGE_FLEET = 40  # models of the fleet that is measured on a GPU, as many as the default universe has
 SHORT_SHARE = 0.25
-"""Time of a measurement of the small network, as a share of the others': its steps are short."""
+"""Time of a measurement of the small network or of matrix products, as a share of the others'."""
 BUSY_SHARE = 0.5  # load per core above which other programs disturb a measurement
 ALL_THREADS = "all threads"
 ONE_THREAD = "one thread"
@@ -39,6 +39,7 @@ class Findings:
 
     driver: dict[str, Any]  # what nvidia-smi says; see `ask_driver`
     num_workers: int  # training processes that a run would start
+    hides_gpus: bool = False  # whether the user's CUDA_VISIBLE_DEVICES hides every GPU
     backend: Line = field(default_factory=dict)  # of `describe_backend`, empty after a crash
     matmul: dict[str, Line] = field(default_factory=dict)  # of `matmul_speed`: `all threads`, `one thread`
     steps: list[Line] = field(default_factory=list)  # of `step_speed`, in order, with their `threads`
@@ -102,20 +103,21 @@ def examine(profile: Profile, seconds: float, count_workers: Callable[[], int]) 
         count_workers: Returns the training processes that a run would start on a CPU, and sets the
             environment variables that keep each of them on one thread.
     """
-    findings = Findings(ask_driver(), num_workers=1)
+    # Asked before `count_workers`, which hides GPUs from the processes of a CPU.
+    hides_gpus = os.environ.get("CUDA_VISIBLE_DEVICES") in {"", "-1"}
+    findings = Findings(ask_driver(), num_workers=1, hides_gpus=hides_gpus)
     busy, num_cores = load()
     if busy > BUSY_SHARE * num_cores:
         findings.notes.append(
             f"other programs were at work before the start (load {busy:.1f} on {num_cores} cores); "
             "all speeds are too low, and their ratios uncertain"
         )
-    matmul = {"measure": "matmul", "seconds": seconds / 2}
-    stock = _formats("stock", seconds)
-    _measure(findings, profile, "stock layers, all threads", [[{"measure": "backend"}, matmul, stock[0]]])
+    stock = {"measure": "stock", "precision": FORMATS[0], "seconds": seconds}
+    first = [{"measure": "backend"}, _matmul(seconds), stock]
+    _measure(findings, profile, "stock layers, all threads", [first])
     if findings.has_gpu:
-        ours = _formats("ours", seconds)
+        ours = _formats(seconds)
         _measure(findings, profile, "our layers on the GPU, in every format", [ours])
-        _measure(findings, profile, "stock layers in 16-bit formats on the GPU", [stock[1:]])
         large = {**ours[0], "precision": findings.best_precision, "num_models": LARGE_FLEET}
         _measure(findings, profile, f"a fleet of {LARGE_FLEET}", [[large]])
     else:
@@ -172,12 +174,10 @@ def _title(measurement: Measurement) -> str:
 def _examine_cpu(findings: Findings, profile: Profile, seconds: float) -> None:
     """Measure worker processes together in float32; then the 16-bit formats on a small network."""
     num_probed = min(findings.num_workers, MOST_PROBED_WORKERS)
-    worker = [{"measure": "matmul", "seconds": seconds / 2}, _formats("ours", seconds)[0]]
-    measurements = [list(worker) for _ in range(num_probed)]
-    # The small network is measured in two of these processes, which have started anyway, our layers in one
-    # and stock layers in the other: compiling the whole network in every format would take a minute.
-    measurements[0] += _formats("ours", seconds * SHORT_SHARE, is_short=True)
-    measurements[-1] += _formats("stock", seconds * SHORT_SHARE, is_short=True)
+    measurements: list[list[Measurement]] = [[_formats(seconds)[0]] for _ in range(num_probed)]
+    # The small network is measured in the first of these processes, which has started anyway: compiling the
+    # whole network in every format would take a minute.
+    measurements[0] += [*_formats(seconds * SHORT_SHARE, is_short=True), _matmul(seconds)]
     title = f"our layers, {num_probed} single-threaded processes together; then 16-bit formats in short"
     for result in _measure(findings, profile, title, measurements, ONE_THREAD):
         findings.workers += [line for line in result.values if not line.get("is_short", True)]
@@ -192,9 +192,17 @@ def _examine_cpu(findings: Findings, profile: Profile, seconds: float) -> None:
     )
 
 
-def _formats(path: str, seconds: float, **options: Any) -> list[Measurement]:
-    """Return the measurement of a training step in every number format; `path` is "ours" or "stock"."""
-    return [{"measure": path, "precision": name, "seconds": seconds, **options} for name in FORMATS]
+def _formats(seconds: float, **options: Any) -> list[Measurement]:
+    """Return the measurement of our training step in every number format.
+
+    Stock layers are measured in float32 alone: their 16-bit formats decide nothing.
+    """
+    return [{"measure": "ours", "precision": name, "seconds": seconds, **options} for name in FORMATS]
+
+
+def _matmul(seconds: float) -> Measurement:
+    """Return the measurement of matrix products, which are many in a short time."""
+    return {"measure": "matmul", "seconds": seconds * SHORT_SHARE}
 
 
 def _measure(
@@ -266,12 +274,11 @@ def _verdict(findings: Findings) -> dict[str, str]:
     if stock is None or ours is None:
         return {"state": "incomplete", "device": device, "why": "training in float32 could not be measured"}
     times = f"training runs at {ours:,.0f} windows/s, {ours / stock:.1f} times the stock layers' {stock:,.0f}"
-    is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in {"", "-1"}
-    if findings.driver["gpus"] and not device.startswith("GPU") and not is_hidden:
+    if findings.driver["gpus"] and not device.startswith("GPU") and not findings.hides_gpus:
         why = f"the driver shows a GPU, but the result of a matmul lies on {device}; {times}"
         return {"state": "misplaced", "device": device, "why": why}
     missing = findings.driver.get("why", "the backend sees none")
-    no_gpu = "CUDA_VISIBLE_DEVICES hides all" if is_hidden else missing
+    no_gpu = "CUDA_VISIBLE_DEVICES hides all" if findings.hides_gpus else missing
     place = "" if findings.has_gpu else f", because no GPU was found ({no_gpu})"
     state = "good" if ours > stock else "slow"
     return {"state": state, "device": device, "why": f"results lie on {device}{place}; {times}"}
