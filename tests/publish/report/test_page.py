@@ -72,10 +72,10 @@ def test_the_page_shows_every_series_with_its_verdicts_and_the_median(write, mak
     # Six windows are too few for a test, so nothing is known; offset: the median of 0.754 and 1.257.
     unknown = "not tested: too few windows"
     assert "Median of 2 series, on candles that training had not seen:" in page.text
-    same = "the same errorcompared with no change (naive)"
+    same = "the same errorcompared with the naive forecast"
     assert f"Candles{same}0.6 %higher errorthan the best baseline, “offset”{unknown}" in page.text
     # Nothing is better than naive there, so it stands alone.
-    assert f"Bollinger bands{same}No baseline is better than no change." in page.text
+    assert f"Bollinger bands{same}No baseline is better than the naive forecast." in page.text
     assert "Candles: too few windows; Bollinger bands: too few windows;" in page.text
     assert page.text.index("AUSDT-1h") < page.text.index("BUSDT-1h")
     for content in ("0.750", "1.250", "1 min 2 s"):
@@ -89,7 +89,7 @@ def test_what_is_more_than_chance_stands_out(write, make_metadata, make_run) -> 
     ]
     page = write(make_run(("AUSDT-1h", "BUSDT-1h")), metadata)
     assert (
-        "Candlesthe same errorcompared with no change (naive)"
+        "Candlesthe same errorcompared with the naive forecast"
         "significantly lower for 1 of 2 series, significantly higher for 1" in page.text
     )
     assert "Bollinger bands: loses to naive; Volatility: loses to naive" in page.text

@@ -83,16 +83,15 @@ def test_nothing_goes_wrong_and_every_chart_is_drawn(opened: Visit) -> None:
 
 @pytest.mark.process
 def test_candles_fans_and_bands_are_really_on_the_drawing(opened: Visit) -> None:
-    # On the first screen and in both series: the newest bar, of which nothing was forecast.
-    legends = re.findall(r'<div class="keys">(.*?)</div>', opened.dom)
+    # On the first screen and in both series.
+    legends = re.findall(r'<div class="keys">(.*?)</details></div>', opened.dom)
     assert len(legends) == 3
     for legend in legends:
-        texts = re.sub(r"<[^>]*>", "|", legend)
-        assert "1970-01-01 11:00" in texts
-        assert "actual candle|O 100.000 H 102.000 L 99.000 C 101.000" in texts
-        assert "forecast candle|–" in texts
-        assert "Bollinger bands, actual values|97.000 – 103.000" in texts
-        assert "Volatility, actual values|1.000 %" in texts
+        first, others = (re.findall(r"</i>(.*?)</button>", part) for part in legend.split("<details>"))
+        assert first == ["actual candle", "forecast candle", "Bollinger bands, forecast", "Volatility, forecast"]
+        assert others == ["Bollinger bands, actual values", "Volatility, actual values"]
+    # Nothing is pointed at, so that no values are shown.
+    assert len(re.findall('<div class="touch-tip" hidden=""></div>', opened.dom)) == 3
     assert opened.dom.count("<canvas") >= 3 * 2
 
 
@@ -100,13 +99,15 @@ READ = """<script>
 addEventListener("load", () => setTimeout(() => {
   const figure = document.querySelector(".candles");
   const box = figure.querySelector(".touch-box");
-  const legend = () => figure.querySelector(".keys").textContent;
+  const values = () => figure.querySelector(".touch-tip:not([hidden])")?.textContent;
   const press = (key) => box.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
-  const seen = { newest: legend() };
+  const seen = { first: values() };
+  press("End");
+  seen.newest = values();
   for (let count = 0; count < 4; count++) press("ArrowLeft");
-  seen.fourth = legend();
+  seen.fourth = values();
   press("Home");
-  seen.oldest = legend();
+  seen.oldest = values();
   press("+");
   seen.bars = box.dataset.bars;
   const canvas = box.querySelector("canvas");
@@ -115,7 +116,7 @@ addEventListener("load", () => setTimeout(() => {
   const cell = canvas.parentElement.querySelector("canvas:last-of-type");
   for (const kind of ["mouseenter", "mouseover", "mousemove"]) cell.dispatchEvent(new MouseEvent(kind, at));
   setTimeout(() => {
-    seen.pointed = legend();
+    seen.pointed = values();
     const key = figure.querySelector(".key");
     key.click();
     seen.pressed = key.getAttribute("aria-pressed");
@@ -127,19 +128,23 @@ addEventListener("load", () => setTimeout(() => {
   }, 300);
 }, 1000));
 </script>"""
-"""Reads the legend of the first chart with arrow keys and a pointer."""
+"""Reads the values of the first chart with arrow keys and a pointer."""
 
 
 @pytest.mark.process
 def test_a_chart_can_be_read_bar_by_bar_zoomed_and_pointed_at(page: Path, visit: VisitPage) -> None:
     seen = visit.act(page, READ)
+    assert "first" not in seen  # nothing is shown before
     assert "1970-01-01 11:00" in seen["newest"]
+    assert "actual candleO 100.000 H 102.000 L 99.000 C 101.000" in seen["newest"]
+    assert "Bollinger bands, actual values97.000 – 103.000" in seen["newest"]
+    assert "Volatility, actual values1.000 %" in seen["newest"]
     assert "1970-01-01 07:00" in seen["fourth"]
     # The forecast after the sixth candle is of its values.
     assert "forecast candleO 100.000 H 102.000 L 99.000 C 101.000" in seen["fourth"]
     assert "Bollinger bands, forecast97.000 – 103.000" in seen["fourth"]
     assert "Volatility, forecast1.000 %" in seen["fourth"]
-    assert "1970-01-01 00:00" in seen["oldest"] and "forecast candle–" in seen["oldest"]
+    assert "1970-01-01 00:00" in seen["oldest"] and "forecast candle" not in seen["oldest"]
     assert 3 <= int(seen["bars"]) < 12
     assert re.search("1970-01-01 0[1-9]:00", seen["pointed"])
     assert seen["pressed"] == "false"

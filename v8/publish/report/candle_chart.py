@@ -73,9 +73,8 @@ def _words() -> dict[str, str]:
     return {
         "actual": say("actual candle"),
         "forecast": say("forecast candle"),
-        "close": say("forecast, close"),
         "four": say("open, high, low, close"),
-        "legend": say("Legend and all values"),
+        "more": say("More lines"),
         "hide": say("Show or hide"),
         "larger": say("Zoom in"),
         "smaller": say("Zoom out"),

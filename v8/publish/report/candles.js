@@ -4,12 +4,15 @@
   const { createChart, CandlestickSeries, LineSeries } = globalThis.LightweightCharts;
   const { chartOptions, colours, DrawnSeries, element, fillArea, leaveOutCutLabels, moment, price, share } = globalThis.v8Touch;
 
+  const MOST_KEYS = 4;  // the others are folded away
+  const LEAST_BODY_PX = 3;  // of a forecast candle, whose close is often its open
+
   // Forecasts that were issued one after another. A row is {time, lines, fills, candle, start}: values of lines,
   // [low, high] of areas, open, high, low and close; a row with `start` begins a forecast at the values there.
   class ForecastView extends DrawnSeries {
     priceValueBuilder({ lines, fills, candle }) {
       const values = [...lines, ...fills.flat(), ...(candle || [])];
-      return [Math.min(...values), Math.max(...values), lines.at(-1)];
+      return [Math.min(...values), Math.max(...values), (candle || lines).at(-1)];
     }
     isWhitespace({ lines }) { return lines === undefined; }
     defaultOptions() { return { ...super.defaultOptions(), stroke: "gray", areas: [], dash: [], hidden: [] }; }
@@ -44,27 +47,23 @@
       }
       context.strokeStyle = stroke;
       for (const points of forecasts) {
-        if (!hidden.includes("line")) {
-          context.lineWidth = lineWidth * tall;
-          context.setLineDash(dash.map((length) => length * wide));
-          points[0].row.lines.forEach((_, at) => { path(points.map(({ x, row }) => [x, row.lines[at]])); context.stroke(); });
-          context.setLineDash([]);
-        }
+        context.lineWidth = lineWidth * tall;
+        context.setLineDash(dash.map((length) => length * wide));
+        points[0].row.lines.forEach((_, at) => { path(points.map(({ x, row }) => [x, row.lines[at]])); context.stroke(); });
+        context.setLineDash([]);
         if (!hidden.includes("candle")) points.forEach(({ x, row }) => {
-          if (row.candle) this.#drawCandle(context, x, row.candle.map((value) => toY(value) * tall), barSpacing * wide);
+          if (row.candle) this.#drawCandle(context, x, row.candle.map((value) => toY(value) * tall), barSpacing * wide, LEAST_BODY_PX * tall);
         });
       }
     }
-    #drawCandle(context, x, [open, high, low, close], spacing) {
-      const half = Math.max(2, Math.round(spacing * 0.22));
-      context.lineWidth = Math.max(1, Math.round(spacing / 12));
-      context.beginPath();
-      context.moveTo(x, high);
-      context.lineTo(x, Math.min(open, close));
-      context.moveTo(x, Math.max(open, close));
-      context.lineTo(x, low);
-      context.stroke();
-      context.strokeRect(x - half, Math.min(open, close), 2 * half, Math.max(1, Math.abs(open - close)));
+    // As wide as an actual candle, so that it is seen as one: a body, and a wick from high to low.
+    #drawCandle(context, x, [open, high, low, close], spacing, leastBody) {
+      const wick = Math.max(1, Math.round(spacing / 8));
+      const half = Math.max(wick, Math.floor(spacing * 0.4));
+      const body = Math.max(leastBody, Math.abs(open - close));
+      context.fillStyle = this.options.stroke;
+      context.fillRect(Math.round(x - wick / 2), high, wick, Math.max(1, low - high));
+      context.fillRect(Math.round(x) - half, (open + close - body) / 2, 2 * half, body);
     }
   }
 
@@ -74,7 +73,9 @@
       this.place = place;
       this.rows = content.time.map((time, at) => ({ time, at }));
       this.places = new Map(content.time.map((time, at) => [time, at]));
+      this.at = content.time.length - 1;  // the bar that was read last
       this.legend = element("div", { class: "keys" });
+      this.tip = element("div", { class: "touch-tip", hidden: "" });
       this.box = element("div", { class: "touch-box", tabindex: 0, role: "application", "aria-label": content.words.help });
       place.replaceChildren(this.legend, this.box);
       this.draw();
@@ -120,8 +121,8 @@
       });
       this.chart.timeScale().fitContent();
       this.chart.subscribeCrosshairMove(({ time }) => this.read(time));
-      this.showKeys(paint);
-      this.read();
+      this.box.append(this.tip);
+      this.showKeys();
     }
 
     add(kind, format, pane, extra) {
@@ -143,14 +144,14 @@
       const { words } = content;
       const close = (at) => content.candles[at][3];
       const rows = this.forecastRows((issued, step) => {
-        const row = { lines: [issued.candles[step][3]], fills: issued.intervals.map((ends) => ends[step]), candle: issued.candles[step] };
+        const row = { lines: [], fills: issued.intervals.map((ends) => ends[step]), candle: issued.candles[step] };
         const known = close(issued.last);
-        if (!step) row.start = { lines: [known], fills: issued.intervals.map(() => [known, known]) };
+        if (!step) row.start = { lines: [], fills: issued.intervals.map(() => [known, known]) };
         return row;
       });
       this.forecasts = new Map(rows.map((row) => [row.time, row]));
       const areas = content.intervals.map((_, at) => paint(at ? "fan_inner" : "fan"));
-      const ahead = this.add(ForecastView, "price", 0, { stroke: paint("blue"), areas, lineWidth: 2 });
+      const ahead = this.add(ForecastView, "price", 0, { stroke: paint("blue"), areas });
       ahead.setData(rows);
       const actual = this.add(CandlestickSeries, "price", 0, { upColor: paint("gain"), downColor: paint("loss"),
         wickUpColor: paint("gain"), wickDownColor: paint("loss"), borderVisible: false });
@@ -160,12 +161,10 @@
       }));
       this.actual = actual;
       const four = (values) => values.map((value, place) => `${"OHLC"[place]} ${this.price(value)}`).join(" ");
-      this.values = (at, row) => [four(content.candles[at]), ...(row ? [`${words.close} ${this.price(row.lines[0])}`] : [])].join("; ");
       const two = ([low, high]) => `${this.price(low)} – ${this.price(high)}`;
-      this.keys.push({ name: words.actual, title: words.four, sign: ["box", paint("gain")], series: actual, value: (at) => four(content.candles[at]) });
-      this.keys.push({ name: words.forecast, title: words.four, sign: ["frame", paint("blue")], series: ahead, part: "candle", value: (at, row) => row && four(row.candle) });
-      this.keys.push({ name: words.close, sign: ["line", paint("blue")], series: ahead, part: "line", value: (at, row) => row && this.price(row.lines[0]) });
-      content.intervals.forEach((name, place) => this.keys.push({ name, sign: ["box", areas[place]], series: ahead, part: `area ${place}`,
+      this.keys.push({ name: words.actual, title: words.four, sign: ["box", paint("gain")], rank: 0, series: actual, value: (at) => four(content.candles[at]) });
+      this.keys.push({ name: words.forecast, title: words.four, sign: ["box", paint("blue")], rank: 0, series: ahead, part: "candle", value: (at, row) => row && four(row.candle) });
+      content.intervals.forEach((name, place) => this.keys.push({ name, sign: ["box", areas[place]], rank: place ? 4 : 2, series: ahead, part: `area ${place}`,
         value: (at, row) => row && two(row.fills[place]) }));
     }
 
@@ -193,33 +192,39 @@
         series.setData(content.time.map((time, at) => ({ time, value: line[at] })));
         return series;
       });
-      this.keys.push({ name: task.actual, sign: ["line", knownColour], many: known, value: (at) => all(task.known.map((line) => line[at])) });
-      this.keys.push({ name: task.forecast, sign: [pane ? "line" : "dash", colour], series: ahead, value: (at) => {
+      this.keys.push({ name: task.actual, sign: ["line", knownColour], rank: 4, many: known, value: (at) => all(task.known.map((line) => line[at])) });
+      this.keys.push({ name: task.forecast, sign: [pane ? "line" : "dash", colour], rank: pane ? 1 : 3, series: ahead, value: (at) => {
         const row = byTime.get(content.time[at]);
         return row && all(row.lines);
       } });
-      areas.forEach((area, place) => this.keys.push({ name: task.intervals[place], sign: ["box", area], series: ahead, part: `area ${place}`, value: (at) => {
+      areas.forEach((area, place) => this.keys.push({ name: task.intervals[place], sign: ["box", area], rank: 4, series: ahead, part: `area ${place}`, value: (at) => {
         const row = byTime.get(content.time[at]);
         return row && row.fills[place].map(write).join(" – ");
       } }));
     }
 
+    // What a reader needs first stands above the chart, the rest in a fold below it.
     showKeys() {
-      this.time = element("span", { class: "key-time" });
+      const first = [...this.keys].sort((a, b) => a.rank - b.rank).slice(0, MOST_KEYS);
       const buttons = this.keys.map((key) => {
-        const [form, colour] = key.sign;
-        const sign = element("i", { class: `sign ${form}` });
-        sign.style.setProperty("--sign", colour);
-        key.text = element("b");
-        const button = element("button", { type: "button", class: "key", "aria-pressed": "true", title: key.title || this.content.words.hide }, sign, key.name, key.text);
+        const button = element("button", { type: "button", class: "key", "aria-pressed": "true", title: key.title || this.content.words.hide }, this.sign(key), key.name);
         button.addEventListener("click", () => this.toggle(key, button));
         return button;
       });
-      // On a phone the list is folded, and the values of the bar stand above it instead.
-      this.brief = element("span", { class: "key-values" });
-      const list = element("details", { class: "key-list" }, element("summary", {}, this.content.words.legend), element("span", {}, ...buttons));
-      list.open = !matchMedia("(max-width: 40rem)").matches;
-      this.legend.replaceChildren(this.time, this.brief, list, this.buttons());
+      const isFirst = (_, at) => first.includes(this.keys[at]);
+      const others = buttons.filter((button, at) => !isFirst(button, at));
+      const parts = [element("span", { class: "key-list" }, ...buttons.filter(isFirst)), this.buttons()];
+      if (others.length) {
+        parts.push(element("details", {}, element("summary", {}, this.content.words.more), element("span", { class: "key-list" }, ...others)));
+      }
+      this.legend.replaceChildren(...parts);
+    }
+
+    sign(key) {
+      const [form, colour] = key.sign;
+      const sign = element("i", { class: `sign ${form}` });
+      sign.style.setProperty("--sign", colour);
+      return sign;
     }
 
     toggle(key, button) {
@@ -231,14 +236,18 @@
       } else (key.many || [key.series]).forEach((series) => series.applyOptions({ visible: isShown }));
     }
 
-    // Writes the values of a bar into the legend: of the one under the crosshair, or the newest.
+    // Shows the values of the bar under the crosshair, on the other half of the chart; without one nothing.
     read(time) {
-      const at = this.places.get(time) ?? this.content.time.length - 1;
+      const at = this.places.get(time);
+      this.tip.hidden = at === undefined;
+      if (at === undefined) return;
       this.at = at;
-      this.time.textContent = moment(this.content.time[at]);
       const row = this.forecasts.get(this.content.time[at]);
-      this.brief.textContent = this.values(at, row);
-      for (const key of this.keys) key.text.textContent = key.value(at, row) || "–";
+      const lines = this.keys.map((key) => [key, key.value(at, row)]).filter(([, value]) => value);
+      this.tip.replaceChildren(element("b", {}, moment(this.content.time[at])),
+        ...lines.map(([key, value]) => element("span", {}, this.sign(key), key.name, element("b", {}, value))));
+      const scale = this.chart.timeScale();
+      this.tip.classList.toggle("right", scale.timeToCoordinate(time) < scale.width() / 2);
     }
 
     point(at) {

@@ -64,13 +64,13 @@ def _cards(rows: Sequence[LeaderboardRow]) -> Iterator[Html]:
         if len(chips) > 1 and len(set(chips)) == 1:
             shared = chips[:1]
             chips = [Html()] * len(chips)
-        figure_of_naive = _figure(naive, say("no change (naive)"), chips[0], _assumption(NAIVE))
+        figure_of_naive = _figure(naive, say("the naive forecast"), chips[0], _assumption(NAIVE))
         others = [
             _figure(error, _best_named(name), chip, names if name == BEST else _assumption(name))
             for (name, error), chip in zip(errors[task].items(), chips[1:], strict=True)
         ]
         if not others:
-            others = [element("p", say("No baseline is better than no change."), class_="soft")]
+            others = [element("p", say("No baseline is better than the naive forecast."), class_="soft")]
         title = element("h2", titled(task), style=f"--task: var(--{TASKS[task].colour})")
         yield element("section", title, element("div", figure_of_naive, *others), *shared, class_="card")
 
@@ -102,7 +102,9 @@ def _chip(error: RelativeError) -> Html:
     """Say whether a difference is significant; empty where there is no difference."""
     if not error.significance:
         return Html()
-    return element("span", error.significance, class_=f"chip {_style(error)}")
+    # Its mark is filled where most series differ significantly, and half where some do.
+    part = " some" if error.is_of_some and not error.is_of_most else ""
+    return element("span", error.significance, class_=f"chip {_style(error)}{part}")
 
 
 def _style(error: RelativeError) -> str:
@@ -136,23 +138,16 @@ def _price_range(rows: Sequence[LeaderboardRow]) -> Html:
     if coverage is None:
         return Html()
     words, style = _range_verdict(coverage)
-    figure = element(
-        "div",
-        element("strong", percent(coverage.share), class_=style),
-        element(
-            "span",
-            say(
-                "In {share} of {num} forecasts all bars ahead stayed inside the forecast range; "
-                "it should be {stated}.",
-                share=percent(coverage.share),
-                num=count(coverage.num_windows),
-                stated=percent(RANGE_SHARE, 0),
-            ),
-        ),
-        # Without the mark of the other chips, which says whether a difference is significant.
-        element("span", words, class_=f"chip unmarked {style}"),
-        class_="figure",
+    sentence = say(
+        "In {share} of {num} forecasts all bars ahead stayed inside the forecast range, "
+        "which should hold them in {stated}: {verdict}.",
+        share=percent(coverage.share),
+        num=count(coverage.num_windows),
+        stated=percent(RANGE_SHARE, 0),
+        verdict=words,
     )
+    strong = element("strong", percent(coverage.share), class_=style)
+    figure = element("div", strong, element("span", sentence), class_="figure")
     return element("section", element("h2", say("Range of prices")), figure, class_="card")
 
 

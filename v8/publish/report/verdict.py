@@ -51,6 +51,11 @@ class RelativeError:
         return is_of_most([outcome == (BEATS if multiple < 1.0 else LOSES) for outcome in self.outcomes])
 
     @property
+    def is_of_some(self) -> bool:
+        """Whether the difference is significant for a series at least, in either direction."""
+        return BEATS in self.outcomes or LOSES in self.outcomes
+
+    @property
     def significance(self) -> str:
         """Whether the difference is significant, in words; empty where the errors are equal."""
         num_lower = self.outcomes.count(BEATS)
