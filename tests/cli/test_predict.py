@@ -21,6 +21,7 @@ from typer.testing import CliRunner, Result
 from v8.base.errors import DataError
 from v8.cli.app import app
 from v8.cli.forecasts import report_refused
+from v8.data.market.candles import price_decimals
 from v8.data.market.sources.source import open_source
 from v8.forecaster.forecaster import Forecaster
 from v8.model.baselines.baselines import called
@@ -84,9 +85,13 @@ def test_all_forms_print_the_same_forecast(trained_run: Any, forecast: pd.DataFr
         "last_open": "2024-12-31T23:45:00Z",
         "closed_at": "2025-01-01T00:00:00Z",
     }
+    assert "\nopens, UTC  " in table.stdout
+    num_decimals = price_decimals(trained_run.candles.values[:, :4])
     for name, values in forecast.items():
         for value in values:
-            assert (f"{100 * value:.2f} %" if name == "volatility" else f"  {value:.6g}") in table.stdout
+            is_share = name == "volatility"
+            written = f"{100 * value:.2f} %" if is_share else f"  {value:,.{num_decimals}f}"
+            assert written in table.stdout
     quality = "Error on its test span as a multiple of the naive forecast's: ohlc "
     assert quality in table.stdout
     assert quality in printed.stderr

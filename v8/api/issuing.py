@@ -20,7 +20,7 @@ import pandas as pd
 from v8.base.errors import DataError, V8Error, listed
 from v8.base.language import say
 from v8.base.net import report_waiting, with_progress
-from v8.base.wording import count, duration, number
+from v8.base.wording import count, duration, number, percent
 from v8.data.market.candles import Candles, price_decimals, simulated_price_decimals
 from v8.data.market.series import Series, iso
 from v8.data.market.sources.source import CandleSource, PrefetchesCandles, present_of
@@ -203,7 +203,8 @@ def coverage_sentence(tested: RangeCoverage) -> str:
     if not tested.has_enough_windows:
         return say("How often it held on test candles is not known: only {num} checks.", num=num)
     num_inside = count(tested.num_inside)
-    return say("In {num} checks on test candles it held {n} times.", num=num, n=num_inside)
+    share = percent(tested.share)
+    return say("In {num} checks on test candles it held {n} times ({share}).", num=num, n=num_inside, share=share)
 
 
 def error_lines(metadata: Metadata) -> list[str]:

@@ -100,15 +100,6 @@ def percent(share: float | None, decimals: int = 1) -> str:
     return ABSENT if share is None else f"{share * 100:.{decimals}f} %"
 
 
-def price(value: float) -> str:
-    """Write a price or an error in price units with five significant digits.
-
-    >>> price(61234.567), price(0.0000123456)
-    ('61235', '1.2346e-05')
-    """
-    return f"{value:.5g}"
-
-
 def duration(seconds: float | None, *, is_estimate: bool = False, omits_zero: bool = False) -> str:
     """Write seconds in a suitable unit.
 

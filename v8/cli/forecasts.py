@@ -4,7 +4,6 @@ If `predict` cannot forecast one of several series, this is one line on standard
 printed. Numbers go to standard output; the lines about the numbers of a CSV go to standard error.
 """
 
-import math
 import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
@@ -14,21 +13,24 @@ import pandas as pd
 
 from v8.api.backtests import export
 from v8.api.export import OpenSource
-from v8.api.issuing import IssuedForecast, IssueResults, format_age
+from v8.api.issuing import IssuedForecast, IssueResults, coverage_sentence, format_age
 from v8.base.errors import SeriesError, V8Error, listed
 from v8.base.own_files import require_own
 from v8.base.starting import quiet_start
 from v8.base.terminal import print_json, print_lines, print_message, print_reasons, print_table
-from v8.base.wording import ABSENT, Table, duration, frame_csv, number, percent, plural, price
+from v8.base.wording import ABSENT, Table, duration, frame_csv, number, percent, plural
 from v8.cli.options import picture_file, require_picture
 from v8.cli.shared import settle_process
 from v8.data.market.series import iso
 from v8.forecaster.runtimes import require_onnx_packages
-from v8.model.evaluation.price_range import RANGE_SHARE
+from v8.model.evaluation.price_range import RANGE_SHARE, pooled
 from v8.model.evaluation.significance import BEATS, LOSES
 from v8.profile.columns import BAND_PERIOD_BARS, CLOSE, OPEN_TIME, VOLATILITY
 from v8.profile.quantile_levels import interval_names, intervals, quantile_column
+from v8.profile.tasks import TASKS
 from v8.publish.hub.opening import is_repository
+
+_PRICE_COLUMNS: Final = {name for task in TASKS.values() if task.is_price for name in task.columns}
 
 MAX_DETAILED: Final = 4
 """Up to so many series are printed bar by bar, too; of more there is one row each."""
@@ -129,7 +131,9 @@ def _range_note(issued: Sequence[IssuedForecast]) -> str:
         duration(len(forecast.forecast) * forecast.candles.series.bar_s, omits_zero=True)
         for forecast in issued
     }
-    return f"{name}: 9 of 10 times the price should stay within, next {' / '.join(sorted(spans))}."
+    stated = f"{name}: 9 of 10 times the price should stay within, next {' / '.join(sorted(spans))}."
+    tested = pooled(forecast.forecaster.about.price_range for forecast in issued)
+    return stated if tested is None else f"{stated} {coverage_sentence(tested)}"
 
 
 def _best_baseline_note(issued: Sequence[IssuedForecast]) -> str:
@@ -195,23 +199,26 @@ def _range_ahead(issued: IssuedForecast) -> str:
 
 
 def _print_bars(issued: IssuedForecast) -> None:
-    """Print the forecast of each bar, with the intervals of close and volatility."""
-    open_times = [f"{open_time:%m-%d %H:%M}" for open_time in issued.forecast.index]
+    """Print the forecast of each bar; of a model with quantiles the close, the volatility and their intervals.
+
+    Medians of low and high would read as a second range beside the one that all bars stay within.
+    """
+    forecasts = issued.point_forecasts()
     levels = issued.forecaster.quantiles
-    columns: dict[str, list[str]] = {"time": open_times}
-    for name, values in issued.point_forecasts().items():
-        columns[str(name)] = [_format_value(name, value) for value in values]
-    for name in (CLOSE, VOLATILITY):
-        if name not in columns:
-            continue
-        for interval_name, (low, high) in zip(interval_names(levels), intervals(levels), strict=True):
-            bounds = issued.forecast[[quantile_column(name, low), quantile_column(name, high)]].to_numpy()
-            columns[f"{interval_name} {name}"] = [
-                _format_interval(name, lower, upper) for lower, upper in bounds
+    if levels:
+        forecasts = forecasts[[name for name in (CLOSE, VOLATILITY) if name in forecasts]]
+    columns = {"opens, UTC": [f"{open_time:%m-%d %H:%M}" for open_time in forecasts.index]}
+    for name, values in forecasts.items():
+        columns[str(name)] = [_written(issued, name, value) for value in values]
+        if levels:
+            low, high = (quantile_column(str(name), level) for level in intervals(levels)[0])
+            columns[f"{interval_names(levels)[0]} {name}"] = [
+                f"{_written(issued, name, lower)} – {_written(issued, name, upper)}"
+                for lower, upper in issued.forecast[[low, high]].to_numpy()
             ]
-    title = f"{issued.forecaster.series}: {len(open_times)} bars from {issued.open_times()[0]} on"
+    title = f"{issued.forecaster.series}: {len(forecasts)} bars from {issued.open_times()[0]} on"
     rows = list(zip(*columns.values(), strict=True))
-    print_table(Table(columns, rows, title))
+    print_table(Table(list(columns), rows, title))
 
 
 def _print_touch_probabilities(issued: IssuedForecast) -> None:
@@ -221,9 +228,9 @@ def _print_touch_probabilities(issued: IssuedForecast) -> None:
         rows.append(
             (
                 f"{100 * touch['move']:g} %",
-                price(touch["above"]),
+                issued.written_price(touch["above"]),
                 percent(touch["chance_above"], 1),
-                price(touch["below"]),
+                issued.written_price(touch["below"]),
                 percent(touch["chance_below"], 1),
             )
         )
@@ -231,24 +238,9 @@ def _print_touch_probabilities(issued: IssuedForecast) -> None:
     print_table(Table(("move", "above", "chance", "below", "chance"), rows, title))
 
 
-def _format_value(name: Hashable, value: float) -> str:
-    return f"{100 * value:.2f} %" if name == VOLATILITY else _six_digits(value)
-
-
-def _six_digits(value: float) -> str:
-    """Write a price with six digits, trailing zeros included, so that a column has equal decimals.
-
-    >>> _six_digits(46.38), _six_digits(93_576.0), _six_digits(1_234_567.8), _six_digits(0.0000123)
-    ('46.3800', '93576.0', '1234568', '0.0000123000')
-    """
-    num_decimals = 5 - math.floor(math.log10(abs(value))) if value else 5
-    return f"{value:.{max(0, num_decimals)}f}"
-
-
-def _format_interval(name: Hashable, lower: float, upper: float) -> str:
-    if name == VOLATILITY:
-        return f"{100 * lower:.2f} – {100 * upper:.2f} %"
-    return f"{_six_digits(lower)} – {_six_digits(upper)}"
+def _written(issued: IssuedForecast, name: Hashable, value: float) -> str:
+    """Write a value of a column: a price as the exchange rounds it, what has no unit in per cent."""
+    return issued.written_price(value) if name in _PRICE_COLUMNS else percent(value, 2)
 
 
 def print_csv(issued: Sequence[IssuedForecast], is_many: bool) -> None:
