@@ -351,7 +351,7 @@ def test_the_overview_has_a_tile_a_series_the_wildest_first_in_one_answer(served
     for tile, rank in zip(tiles, ranks, strict=True):
         assert f"volatility percentile {rank} of 100" in tile
     overview = served.get("/").text
-    assert re.search(r'<option value="wild"[^>]*>Volatility percentile<', overview)
+    assert re.search(r'<option value="wild"[^>]*>By volatility percentile<', overview)
     assert re.search(r"<span title=[^>]*>Mood, volatility percentile</span>", overview)
     for tile in tiles:
         name = re.search(r"<h2>([^<]*)</h2>", tile)[1]
@@ -414,7 +414,7 @@ def test_a_tile_that_is_not_ready_says_so_and_one_in_trouble_why(
         page.until(lambda: "Next 3 bars" in page.get("/part").text)
         waiting = page.get("/part")
         assert [("being made" in tile) for tile in tiles_of(page)] == [False, True]
-        assert "1 of 2 forecasts are made" in waiting.text
+        assert "1 of 2 forecasts are ready" in waiting.text
         may_go_on.set()
         page.until(lambda: "being made" not in page.get("/part").text)
         ready, broken = tiles_of(page)

@@ -108,7 +108,7 @@ def test_a_coin_has_one_price_the_newest_known_one_with_its_time() -> None:
     newest = {Series.parse(name): each for name, each in views.items()}
     snapshot: Any = SimpleNamespace(metadata=dict.fromkeys([*newest, Series.parse("FUSDT-1h")]))
     markup = tile_list(snapshot, newest, Selection(order="series"))
-    assert "As of 2024-12-31 18:45 UTC." in markup and "7 of 8 forecasts are made." in markup
+    assert "As of 2024-12-31 18:45 UTC." in markup and "7 of 8 forecasts are ready." in markup
     tiles = re.findall(r"<li (data-series=.*?)</li>", markup)
     found = [re.search(r'class="price">([\d.]+)<i> ([^<]*)</i>', each) for each in tiles]
     assert [match and match.groups() for match in found] == [

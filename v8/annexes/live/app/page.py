@@ -35,6 +35,7 @@ from v8.base.storage import digest_bytes
 from v8.base.wording import ABSENT, Table, count, duration, moment, percent, plural, spaced
 from v8.data.market.series import Series, iso
 from v8.data.market.sources.demo import DemoSource
+from v8.model.evaluation.price_range import pooled
 from v8.profile.columns import BAND_PERIOD_BARS, CLOSE, HIGH, LOW, VOLATILITY, WAVE_COLUMNS
 from v8.profile.quantile_levels import interval_names, intervals, quantile_column
 from v8.publish.report.markup import DEMO_WARNING, Html, element, facts, filled, folded, join, shown_table
@@ -60,10 +61,10 @@ def overview_page(
     timeframes = {series.timeframe: series.bar_s for series in snapshot.metadata}
     ordered = sorted(timeframes, key=lambda timeframe: timeframes[timeframe])
     orders = {
-        "wild": say("Volatility percentile"),
-        "series": say("Name"),
-        "change": say("Change of 24 h"),
-        "volatility": say("Volatility ahead"),
+        "wild": say("By volatility percentile"),
+        "series": say("By name"),
+        "change": say("By change of 24 h"),
+        "volatility": say("By volatility ahead"),
     }
     before = filled(
         "v8.annexes.live.app",
@@ -72,8 +73,8 @@ def overview_page(
         scope=_scope(snapshot, profiles),
         total=len(snapshot.metadata),
         sought=selection.text,
-        timeframes=_options({"": say("All")} | {name: name for name in ordered}, selection.timeframe),
-        moods=_options({"": say("All")} | {mood: term(mood) for mood in MOODS}, selection.mood),
+        timeframes=_options({"": say("All timeframes")} | {name: name for name in ordered}, selection.timeframe),
+        moods=_options({"": say("All moods")} | {mood: term(mood) for mood in MOODS}, selection.mood),
         orders=_options(orders, selection.order),
         view="table" if selection.is_table else "",
         **_range_legends(snapshot),
@@ -661,12 +662,15 @@ def _range_legends(snapshot: ModelSnapshot) -> dict[str, str]:
         for seconds, timeframe in sorted(timeframes)
     )
     if any(metadata.profile.quantiles for metadata in snapshot.metadata.values()):
-        return {
-            "shaded": say("shaded: 9 of 10 times the price should stay within, next {spans}", spans=spans),
+        stated = {
+            "shaded": say("shaded: 9 of 10 times the price should stay within, next {spans}.", spans=spans),
             "ahead": say(
-                "range ahead: 9 of 10 times the price should stay within, next {spans}", spans=spans
+                "range ahead: 9 of 10 times the price should stay within, next {spans}.", spans=spans
             ),
         }
+        tested = pooled(row.price_range for row in snapshot.rows)
+        measured = coverage_sentence(tested) if tested else ""
+        return {name: f"{text} {measured}" for name, text in stated.items()}
     return {
         "shaded": say("shaded: from the lowest to the highest forecast of the next {spans}", spans=spans),
         "ahead": say("range ahead: – for models that forecast no intervals"),

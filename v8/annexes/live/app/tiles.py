@@ -138,14 +138,18 @@ def tile_list(snapshot: ModelSnapshot, newest: Mapping[Series, Any], selection: 
         else:
             tiles.append(Tile(series, error=views.get(series)))
     num_made = len(views)
-    status = say("{n} of {total} forecasts are made.", n=num_made, total=len(snapshot.metadata))
+    total = len(snapshot.metadata)
+    status = say("{n} of {total} forecasts are ready.", n=num_made, total=total)
     head_row = element("p", *_column_titles())
     # A wide screen has two columns of rows, each with titles.
     head = element("div", head_row, head_row, class_="columns", aria_hidden="true")
     items = [_tile(tile, newest_s) for tile in selection.arrange(tiles)]
     style = "tiles table" if selection.is_table else "tiles"
     board = element("div", head, element("ul", *items, class_=style, data_status=status), class_="board")
-    return join([_newest_close(newest_s), board])
+    times = [_newest_close(newest_s)] if newest_s else []
+    waiting = [status] if num_made < total else []
+    # Translators: stands between two sentences.
+    return join([element("p", " ".join([*waiting, *times]), class_="soft as-of"), board])
 
 
 def with_newest_prices(numbers: Mapping[Series, TileNumbers]) -> dict[Series, TileNumbers]:
@@ -180,11 +184,9 @@ def _column_titles() -> list[Html]:
     return titles
 
 
-def _newest_close(closed_s: int) -> Html:
-    """Say when the newest candle of all forecasts closed; empty before there is a forecast."""
-    if not closed_s:
-        return Html("")
-    return element("p", say("As of {closed} UTC.", closed=moment(iso(closed_s))), class_="soft as-of")
+def _newest_close(closed_s: int) -> str:
+    """Say when the newest candle of all forecasts closed."""
+    return say("As of {closed} UTC.", closed=moment(iso(closed_s)))
 
 
 def _tile(tile: Tile, newest_s: int) -> Html:
