@@ -202,9 +202,12 @@ def coverage_sentence(tested: RangeCoverage) -> str:
     num = count(tested.num_windows)
     if not tested.has_enough_windows:
         return say("How often it held on test candles is not known: only {num} checks.", num=num)
-    num_inside = count(tested.num_inside)
-    share = percent(tested.share)
-    return say("In {num} checks on test candles it held {n} times ({share}).", num=num, n=num_inside, share=share)
+    return say(
+        "In {num} checks on test candles it held {n} times ({share}).",
+        num=num,
+        n=count(tested.num_inside),
+        share=percent(tested.share),
+    )
 
 
 def error_lines(metadata: Metadata) -> list[str]:

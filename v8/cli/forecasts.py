@@ -199,7 +199,7 @@ def _range_ahead(issued: IssuedForecast) -> str:
 
 
 def _print_bars(issued: IssuedForecast) -> None:
-    """Print the forecast of each bar; of a model with quantiles the close, the volatility and their intervals.
+    """Print the forecast of each bar; of a model with quantiles close and volatility with intervals.
 
     Medians of low and high would read as a second range beside the one that all bars stay within.
     """

@@ -88,7 +88,12 @@ def test_candles_fans_and_bands_are_really_on_the_drawing(opened: Visit) -> None
     assert len(legends) == 3
     for legend in legends:
         first, others = (re.findall(r"</i>(.*?)</button>", part) for part in legend.split("<details>"))
-        assert first == ["actual candle", "forecast candle", "Bollinger bands, forecast", "Volatility, forecast"]
+        assert first == [
+            "actual candle",
+            "forecast candle",
+            "Bollinger bands, forecast",
+            "Volatility, forecast",
+        ]
         assert others == ["Bollinger bands, actual values", "Volatility, actual values"]
     # Nothing is pointed at, so that no values are shown.
     assert len(re.findall('<div class="touch-tip" hidden=""></div>', opened.dom)) == 3

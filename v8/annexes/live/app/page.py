@@ -73,7 +73,9 @@ def overview_page(
         scope=_scope(snapshot, profiles),
         total=len(snapshot.metadata),
         sought=selection.text,
-        timeframes=_options({"": say("All timeframes")} | {name: name for name in ordered}, selection.timeframe),
+        timeframes=_options(
+            {"": say("All timeframes")} | dict(zip(ordered, ordered, strict=True)), selection.timeframe
+        ),
         moods=_options({"": say("All moods")} | {mood: term(mood) for mood in MOODS}, selection.mood),
         orders=_options(orders, selection.order),
         view="table" if selection.is_table else "",
