@@ -30,7 +30,7 @@ SERIES, *OTHERS = ("BTCUSDT-15m", "ETHUSDT-15m", "SOLUSDT-1h")
 LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 """The other tests set it; a user does not."""
 
-TASKS = ["bands", "ohlc", "volatility"]
+TASKS = ["bands", "ohlc", "range", "volatility"]
 PROFILES = ["aligned", "frontier", "v4_transformer", "v4_gru", "v4_lstm", "v3"]
 PLAIN_KERAS = """
 import sys, pathlib, keras, numpy as np

@@ -238,7 +238,7 @@ def test_a_user_s_own_file_works_from_any_folder(tmp_path: Path, monkeypatch: py
         ({"split": {"train": 0.7, "validation": 0.3, "test": 0.0}}, r"key split\.test: .*greater than 0"),
         (
             {"tasks": {"ohlcv": {"weight": 1.0, "loss": "mae"}}},
-            "'ohlcv' is no task, which are ohlc, bands, volatility, range; did you mean ohlc",
+            "'ohlcv' is no task, which are range, ohlc, bands, volatility; did you mean ohlc",
         ),
         ({"tasks": {"bands": {"weight": 1.0, "loss": "mae"}}}, "must hold ohlc"),
         ({"lookback_bars": 10}, "lookback_bars must be at least 20 with bands or volatility"),

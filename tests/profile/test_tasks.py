@@ -49,7 +49,7 @@ def tensor(values: Any) -> Any:
 
 
 def test_the_tasks_stand_in_the_order_of_the_reports() -> None:
-    assert list(TASKS) == ["ohlc", "bands", "volatility", "range"]
+    assert list(TASKS) == ["range", "ohlc", "bands", "volatility"]
     assert {name: task.columns for name, task in TASKS.items()} == {
         "ohlc": ("open", "high", "low", "close"),
         "bands": ("bb_upper", "bb_lower"),
@@ -57,7 +57,7 @@ def test_the_tasks_stand_in_the_order_of_the_reports() -> None:
         "range": ("bar_range", "total_range"),
     }
     with pytest.raises(
-        ProfileError, match=r"a task is one of ohlc, bands, volatility, range; got 'band'.*bands"
+        ProfileError, match=r"a task is one of range, ohlc, bands, volatility; got 'band'.*bands"
     ):
         TASKS.find("band")
 

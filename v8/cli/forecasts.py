@@ -25,12 +25,10 @@ from v8.data.market.series import iso
 from v8.forecaster.runtimes import require_onnx_packages
 from v8.model.evaluation.price_range import RANGE_SHARE, pooled
 from v8.model.evaluation.significance import BEATS, LOSES
-from v8.profile.columns import BAND_PERIOD_BARS, CLOSE, OPEN_TIME, VOLATILITY
+from v8.profile.columns import BAND_PERIOD_BARS, CLOSE, OPEN_TIME, TOTAL_RANGE, VOLATILITY
 from v8.profile.quantile_levels import interval_names, intervals, quantile_column
-from v8.profile.tasks import TASKS
+from v8.profile.tasks import is_share
 from v8.publish.hub.opening import is_repository
-
-_PRICE_COLUMNS: Final = {name for task in TASKS.values() if task.is_price for name in task.columns}
 
 MAX_DETAILED: Final = 4
 """Up to so many series are printed bar by bar, too; of more there is one row each."""
@@ -199,14 +197,15 @@ def _range_ahead(issued: IssuedForecast) -> str:
 
 
 def _print_bars(issued: IssuedForecast) -> None:
-    """Print the forecast of each bar; of a model with quantiles close and volatility with intervals.
+    """Print the forecast of each bar; of a model with quantiles close and range or volatility with intervals.
 
     Medians of low and high would read as a second range beside the one that all bars stay within.
     """
     forecasts = issued.point_forecasts()
     levels = issued.forecaster.quantiles
     if levels:
-        forecasts = forecasts[[name for name in (CLOSE, VOLATILITY) if name in forecasts]]
+        spread = TOTAL_RANGE if TOTAL_RANGE in forecasts else VOLATILITY
+        forecasts = forecasts[[name for name in (CLOSE, spread) if name in forecasts]]
     columns = {"opens, UTC": [f"{open_time:%m-%d %H:%M}" for open_time in forecasts.index]}
     for name, values in forecasts.items():
         columns[str(name)] = [_written(issued, name, value) for value in values]
@@ -240,7 +239,7 @@ def _print_touch_probabilities(issued: IssuedForecast) -> None:
 
 def _written(issued: IssuedForecast, name: Hashable, value: float) -> str:
     """Write a value of a column: a price as the exchange rounds it, what has no unit in per cent."""
-    return issued.written_price(value) if name in _PRICE_COLUMNS else percent(value, 2)
+    return percent(value, 2) if is_share(str(name)) else issued.written_price(value)
 
 
 def print_csv(issued: Sequence[IssuedForecast], is_many: bool) -> None:

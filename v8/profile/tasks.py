@@ -249,8 +249,18 @@ RANGE_TASK: Final = Task(
     is_size=True,
 )
 
-TASKS: Final[Registry[Task]] = Registry("task", [OHLC_TASK, BANDS_TASK, VOLATILITY_TASK, RANGE_TASK])
-"""Every task, in the order of every report."""
+TASKS: Final[Registry[Task]] = Registry("task", [RANGE_TASK, OHLC_TASK, BANDS_TASK, VOLATILITY_TASK])
+"""Every task, in the order of every report: what is of most use comes first."""
+
+
+def is_share(column: str) -> bool:
+    """Return whether a forecast column, or a quantile of it, is unitless, to be written in per cent.
+
+    >>> is_share("volatility_q5"), is_share("total_range"), is_share("close_q5")
+    (True, True, False)
+    """
+    names = [name for task in TASKS.values() if not task.is_price for name in task.columns]
+    return any(column == name or column.startswith(f"{name}_q") for name in names)
 
 
 def naive_closes(xp: Any, history_close: Any, horizon_bars: int, *, has_window: bool = True) -> Closes:

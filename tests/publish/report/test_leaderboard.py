@@ -216,7 +216,7 @@ def test_the_csv_has_one_line_per_series_and_names_its_columns(make_metadata, tm
         path, leaderboard([make_metadata("AUSDT-1h", share=0.25, source="demo", num_windows=240)])
     )
     (line,) = csv.DictReader(path.read_text("utf-8").splitlines())
-    tasks = ("ohlc", "bands", "volatility", "range")
+    tasks = ("range", "ohlc", "bands", "volatility")
     naive = ("relative_mae", "mae_skill", "verdict", "mae_p_value", "mae_corrected_p_value")
     best = (
         *("best_baseline", "relative_mae_to_best", "mae_skill_against_best", "verdict_against_best"),

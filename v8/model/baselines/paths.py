@@ -21,6 +21,7 @@ from v8.profile.columns import BAND_PERIOD_BARS, BAND_WIDTH_STDS, CLOSE, HIGH, L
 from v8.profile.tasks import (
     BANDS_TASK,
     OHLC_TASK,
+    RANGE_TASK,
     VOLATILITY_TASK,
     Closes,
     Task,
@@ -149,6 +150,10 @@ class _MirroredPaths:
         """Mean of the twenty closes that end at the bar, in units of the last known close."""
         self.deviation_WP = np.empty(both_ways, dtype)
         """Sample deviation of these closes, in the same unit."""
+        self.highest_WP = np.full((num_windows, num_half), -np.inf, dtype)
+        """Highest high so far of the first half of the paths, log ratio to the last known close."""
+        self.lowest_WP = np.full((num_windows, num_half), np.inf, dtype)
+        """Their lowest low so far."""
 
     def advance(self, ranges_W: FloatArray) -> None:
         """Go on by a bar, for which these log ranges are forecast."""
@@ -157,6 +162,8 @@ class _MirroredPaths:
         moves_WP = self.candles_WCP[:, OHLC.index(CLOSE)]
         self._moved_closes_WP += moves_WP
         self.candles_WCP += (self._moved_closes_WP - moves_WP)[:, None]
+        np.maximum(self.highest_WP, self.candles_WCP[:, OHLC.index(HIGH)], out=self.highest_WP)
+        np.minimum(self.lowest_WP, self.candles_WCP[:, OHLC.index(LOW)], out=self.lowest_WP)
         self._roll_window()
 
     def _roll_window(self) -> None:
@@ -216,10 +223,20 @@ def _ranked_volatility(paths: _MirroredPaths, ranks_R: NDArray[np.int64]) -> Flo
     return np.asarray(volatility_WP[:, None, ranks_R])
 
 
+def _ranked_ranges(paths: _MirroredPaths, ranks_R: NDArray[np.int64]) -> FloatArray:
+    """Return order statistics of the log ranges, (W, C, R), unitless."""
+    of_bar_WP = paths.candles_WCP[:, OHLC.index(HIGH)] - paths.candles_WCP[:, OHLC.index(LOW)]
+    ranges_WCP = np.stack([of_bar_WP, paths.highest_WP - paths.lowest_WP], axis=1)
+    ranges_WCP.sort(axis=-1)
+    # The mirror image of a path has the same ranges: among all paths every range occurs twice.
+    return np.asarray(ranges_WCP[..., ranks_R // 2])
+
+
 _RANKED: Final[Mapping[Task, Callable[[_MirroredPaths, NDArray[np.int64]], FloatArray]]] = {
     OHLC_TASK: _ranked_candles,
     BANDS_TASK: _ranked_bands,
     VOLATILITY_TASK: _ranked_volatility,
+    RANGE_TASK: _ranked_ranges,
 }
 """By task, what returns order statistics over the paths of a bar; of other tasks `Task.on_paths` is used."""
 

@@ -47,18 +47,14 @@ def first_screen(
 
 
 def _cards(rows: Sequence[LeaderboardRow]) -> Iterator[Html]:
-    """Show the verdict on each task, the one with the lowest error relative to naive's first."""
+    """Show the verdict on each task, in the order of `TASKS`: what is of most use comes first."""
     errors: dict[str, dict[str, RelativeError]] = {}
     for (task, name), comparisons in compared(rows).items():
         errors.setdefault(task, {})[name] = RelativeError.of(*comparisons.values())
     names = best_baselines_in_words(rows)
-
-    def place(task: str) -> float:
-        return errors[task][called(NAIVE)].multiple or math.inf
-
-    for task in sorted(errors, key=place):
-        naive = errors[task].pop(called(NAIVE))
-        chips = [_chip(naive), *map(_chip, errors[task].values())]
+    for task, of_task in errors.items():
+        naive = of_task.pop(called(NAIVE))
+        chips = [_chip(naive), *map(_chip, of_task.values())]
         # What is the same for both is written once, below them.
         shared: list[Html] = []
         if len(chips) > 1 and len(set(chips)) == 1:
@@ -67,7 +63,7 @@ def _cards(rows: Sequence[LeaderboardRow]) -> Iterator[Html]:
         figure_of_naive = _figure(naive, say("the naive forecast"), chips[0], _assumption(NAIVE))
         others = [
             _figure(error, _best_named(name), chip, names if name == BEST else _assumption(name))
-            for (name, error), chip in zip(errors[task].items(), chips[1:], strict=True)
+            for (name, error), chip in zip(of_task.items(), chips[1:], strict=True)
         ]
         if not others:
             others = [element("p", say("No baseline is better than the naive forecast."), class_="soft")]

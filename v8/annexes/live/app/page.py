@@ -36,13 +36,14 @@ from v8.base.wording import ABSENT, Table, count, duration, moment, percent, plu
 from v8.data.market.series import Series, iso
 from v8.data.market.sources.demo import DemoSource
 from v8.model.evaluation.price_range import pooled
-from v8.profile.columns import BAND_PERIOD_BARS, CLOSE, HIGH, LOW, VOLATILITY, WAVE_COLUMNS
+from v8.profile.columns import BAND_PERIOD_BARS, CLOSE, HIGH, LOW, TOTAL_RANGE, VOLATILITY, WAVE_COLUMNS
 from v8.profile.quantile_levels import interval_names, intervals, quantile_column
+from v8.profile.tasks import is_share
 from v8.publish.report.markup import DEMO_WARNING, Html, element, facts, filled, folded, join, shown_table
 from v8.publish.report.verdict import RelativeError, TaskVerdict, titled, verdict
 
 _RUN_LABEL: Final = "run "  # begins the label of a run folder, see `ModelSource`
-_TABLE_COLUMNS: Final = (CLOSE, LOW, HIGH, VOLATILITY)
+_TABLE_COLUMNS: Final = (CLOSE, LOW, HIGH, TOTAL_RANGE, VOLATILITY)
 _CHART_SCRIPTS: Final = Html(
     '<script src="/lightweight-charts.js" defer></script>\n<script src="/touch.js" defer></script>\n'
     '<script type="module" src="/chart.js"></script>'
@@ -575,8 +576,7 @@ class ForecastView:
 
     def _format(self, name: str, value: float) -> str:
         """Write a value of a column; prices have as many decimals as on the exchange."""
-        is_share = name.startswith(VOLATILITY)  # the names of its quantiles begin with it
-        return percent(value, 3) if is_share else self.issued.written_price(value)
+        return percent(value, 3) if is_share(name) else self.issued.written_price(value)
 
     def _interval_text(self) -> str:
         """Say what the shaded areas are."""
@@ -607,14 +607,14 @@ class ForecastView:
         """
         levels = self.issued.forecaster.quantiles
         names = [name for name in _TABLE_COLUMNS if name in self._forecast]
-        columns = {name: [name] for name in names}
+        columns = {spaced(name): [name] for name in names}
         caption = say("Point forecasts")
         if intervals(levels):
             low, high = intervals(levels)[0]
             share = interval_names(levels)[0]
             columns = {CLOSE: [CLOSE]}
             for name in names:
-                title = say("{name}, {share} interval", name=term(name), share=share)
+                title = say("{name}, {share} interval", name=term(spaced(name)), share=share)
                 columns[title] = [quantile_column(name, low), quantile_column(name, high)]
             caption = say("The median forecast of the close, then {share} intervals", share=share)
         rows = []
