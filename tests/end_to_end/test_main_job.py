@@ -73,6 +73,7 @@ def test_a_finished_series_has_the_files_of_an_artefact_and_nothing_else(
             "history.csv",
             "metadata.json",
             "model.keras",
+            "test_losses.npz",
         ]
 
 

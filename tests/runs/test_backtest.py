@@ -193,8 +193,8 @@ def test_it_is_continued_with_what_it_was_begun_with(
 @pytest.mark.tf
 def test_a_fold_that_lost_a_fold_says_so(undisturbed: Path, tmp_path: Path) -> None:
     path = shutil.copytree(undisturbed, tmp_path / "copy")
-    (path / "fold-2" / "BTCUSDT-15m" / "fold_losses.npz").unlink()
-    with pytest.raises(ArtifactError, match=r"fold-2.BTCUSDT-15m.fold_losses\.npz: .* Move the folder"):
+    (path / "fold-2" / "BTCUSDT-15m" / "test_losses.npz").unlink()
+    with pytest.raises(ArtifactError, match=r"fold-2.BTCUSDT-15m.test_losses\.npz: .* Move the folder"):
         read_results(path, read_plan(path))
 
 

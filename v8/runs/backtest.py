@@ -98,13 +98,7 @@ def run_fold(
     """Finish every series of a fold that can be finished; arguments as for `run_folds`."""
     series = [Series.parse(name) for name in fold.newest_s]
     plan = make_plan(options.profile, series, path / fold.folder)
-    return run(
-        replace(plan, keeps_test_losses=True),
-        CutOffSource(source, fold.newest_s),
-        engine,
-        observer,
-        command=options.command,
-    )
+    return run(plan, CutOffSource(source, fold.newest_s), engine, observer, command=options.command)
 
 
 def begin_or_continue(

@@ -15,7 +15,7 @@ from v8.data.market.series import Series
 from v8.forecaster.metadata import read_metadata
 from v8.model.evaluation.fold_losses import (
     BREAK_FACTOR,
-    FOLD_LOSSES_FILE,
+    TEST_LOSSES_FILE,
     Cell,
     FoldLosses,
     FoldSummary,
@@ -97,11 +97,24 @@ def read_cells(
         failures[fold.folder] = reasons
         for name in states:
             if name in fold.newest_s and name not in reasons:
-                metadata = read_metadata(run / name, series=name)
-                fold_losses = FoldLosses.load(run / name / FOLD_LOSSES_FILE)
-                series = Series.parse(name)
-                cells.append(Cell(fold.number, series, metadata.evaluation, fold_losses, metadata.quantiles))
+                cells.append(read_cell(run / name, fold.number))
     return cells, failures
+
+
+def read_cell(folder: Path, fold: int = 0) -> Cell:
+    """Read what is known of the test span of a finished series.
+
+    Args:
+        folder: The folder of the series, named after it.
+        fold: The number of its fold; 0 for a run that is none.
+
+    Raises:
+        ArtifactError: If one of its files is missing or damaged, or it was not evaluated.
+    """
+    name = folder.name
+    metadata = read_metadata(folder, series=name)
+    losses = FoldLosses.load(folder / TEST_LOSSES_FILE)
+    return Cell(fold, Series.parse(name), metadata.evaluation, losses, metadata.quantiles)
 
 
 def results_of(

@@ -210,7 +210,6 @@ def make_jobs(
             is_evaluated=plan.is_evaluated,
             has_importance=plan.has_importance,
             has_onnx=plan.has_onnx,
-            keeps_test_losses=plan.keeps_test_losses,
             start=plan.starts.get(checked.candles.series),
         )
         for checked in ready

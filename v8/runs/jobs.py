@@ -39,8 +39,6 @@ class Job:
     is_evaluated: bool = True  # whether to evaluate the model on the test span
     has_importance: bool = False  # whether to measure the importance of each kind of inputs
     has_onnx: bool = False  # whether to write `model.onnx`, too
-    keeps_test_losses: bool = False
-    """Whether to keep the loss of every forecaster in each test window, as back-tests do."""
     dataset: str | None = None  # dataset of the Hub that the candles came from, `user/name`
     start: Path | None = None
     """Folder of the model whose weights training begins from; None draws them."""

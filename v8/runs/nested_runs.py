@@ -2,7 +2,7 @@
 
     backtests/frontier/      plan.json, backtest.json, backtest.html
       fold-1/                a run folder like any other, see `v8.runs.run_folder`
-        BTCUSDT-15m/         model.keras ... and fold_losses.npz
+        BTCUSDT-15m/         model.keras ...
 
 The plan is written before anything is trained and never changes: when a back-test is continued, the ends of
 its folds must not move with the newest candle. One process at a time writes the folder.

@@ -40,8 +40,6 @@ class Plan:
     is_evaluated: bool = True  # whether models are evaluated on the test span
     has_importance: bool = False  # whether to measure the importance of each kind of inputs
     has_onnx: bool = False  # whether to write `model.onnx`, too
-    keeps_test_losses: bool = False
-    """Whether to keep the loss of every forecaster in each test window, as back-tests do."""
     starts: Mapping[Series, Path] = field(default_factory=dict)
     """By series the folder of the model from whose weights training starts; without one they are random."""
 

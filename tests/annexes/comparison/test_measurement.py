@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -136,11 +137,13 @@ def test_a_measurement_leaves_a_run_like_any_other(place: Path, content: dict[st
         metadata = json.loads((run / "BTCUSDT-15m" / "metadata.json").read_text("utf-8"))
         for task, multiple in one["models"][0]["relative_mae"].items():
             evaluation = Evaluation.from_json(metadata["evaluation"])
-            assert evaluation.relative_error(task) == multiple
+            # Losses of windows are kept in single precision.
+            assert multiple == pytest.approx(evaluation.relative_error(task), rel=1e-6)
             of_best = evaluation.relative_error(task, baseline=evaluation.best_baseline(task))
-            assert one["models"][0]["relative_mae_to_best"][task] == of_best
+            assert one["models"][0]["relative_mae_to_best"][task] == pytest.approx(of_best, rel=1e-6)
             assert one["models"][0]["best_baseline"][task] == called(evaluation.best_baseline(task))
             assert one["models"][0]["num_windows"] == evaluation.num_windows
+            assert one["models"][0]["num_shared_windows"] == evaluation.num_windows
         assert metadata["num_parameters"] == one["num_parameters"]
     runs = [
         json.loads((place / "out" / "runs" / name / "run.json").read_text()) for name in ("plain", "wide")
@@ -176,6 +179,15 @@ def test_runs_that_are_there_are_compared_by_what_their_folders_tell(
     mixed = call(place, [*program, runs[0], "aligned", "--out", str(place / "mixed")])
     assert mixed.returncode == 2
     assert "got 1 run folders among 2 names" in mixed.stderr
+    twin = shutil.copytree(runs[0], place / "twin")
+    twins = call(place, [*program, runs[0], str(twin), "--out", str(place / "twins")])
+    assert twins.returncode == 0, twins.stderr
+    found = json.loads((place / "twins" / "compare.json").read_text("utf-8"))
+    assert list(found["figures"]) == [runs[0], str(twin)]
+    assert found["figures"][runs[0]] == found["figures"][str(twin)]
+    same = call(place, [*program, runs[0], runs[0], "--out", str(place / "same")])
+    assert same.returncode == 2
+    assert "compares different runs" in same.stderr
     other = str(place / "out" / "runs" / "long")
     nothing = call(place, [*program, runs[0], other, "--out", str(place / "nothing")])
     assert nothing.returncode == 3, nothing.stderr

@@ -76,8 +76,8 @@ def test_a_fold_has_one_loss_a_window_of_everybody(evaluated: FoldLosses) -> Non
 
 
 def test_a_fold_is_read_as_it_was_written(evaluated: FoldLosses, tmp_path: Path) -> None:
-    evaluated.save(tmp_path / "fold_losses.npz")
-    again = FoldLosses.load(tmp_path / "fold_losses.npz")
+    evaluated.save(tmp_path / "test_losses.npz")
+    again = FoldLosses.load(tmp_path / "test_losses.npz")
     np.testing.assert_array_equal(again.closes_s, evaluated.closes_s)
     assert again.shock == evaluated.shock
     for task, by_name in evaluated.by_task.items():
@@ -87,10 +87,10 @@ def test_a_fold_is_read_as_it_was_written(evaluated: FoldLosses, tmp_path: Path)
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 no archive", None])
 def test_a_damaged_fold_is_refused(content: bytes | None, evaluated: FoldLosses, tmp_path: Path) -> None:
-    file = tmp_path / "fold_losses.npz"
+    file = tmp_path / "test_losses.npz"
     evaluated.save(file)
     file.write_bytes(file.read_bytes()[:-40] if content is None else content)
-    with pytest.raises(ArtifactError, match=r"fold_losses\.npz: must be a fold"):
+    with pytest.raises(ArtifactError, match=r"test_losses\.npz: must hold"):
         FoldLosses.load(file)
     with pytest.raises(ArtifactError, match="No such file"):
         FoldLosses.load(tmp_path / "none.npz")

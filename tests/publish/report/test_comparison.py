@@ -26,7 +26,7 @@ from v8.annexes.comparison.page import (
     require_same_comparison,
     write_comparison,
 )
-from v8.annexes.comparison.recommendation import advice, error_cautions
+from v8.annexes.comparison.recommendation import advice, windows_note
 from v8.annexes.comparison.results import FIGURES, Comparison
 from v8.base.errors import ProfileError
 from v8.base.own_files import require_own
@@ -63,6 +63,7 @@ def measured(profile: str, repeat: int, times: float = 1.0, **changes: Any) -> M
             "relative_mae_to_best": {"ohlc": multiple * 1.1, "bands": None},
             "best_baseline": {"ohlc": "har", "bands": "naive"},
             "num_windows": 150,
+            "num_shared_windows": 150,
         }
         for series, seconds, best_epoch, multiple in (
             ("BTCUSDT-15m", first, 1, 0.9),
@@ -71,6 +72,7 @@ def measured(profile: str, repeat: int, times: float = 1.0, **changes: Any) -> M
     ]
     plain = {
         "profile": profile,
+        "run": f"comparison/runs/{profile}",
         "repeat": repeat,
         "import_s": 5.0,
         "models": models,
@@ -303,54 +305,54 @@ def test_the_page_opens_with_the_advice_and_one_picture() -> None:
     assert '"stable\\u003cbr>5 h 35 min"' in page and '"BTCUSDT-1h: 14.00 % lower"' in page
 
 
-def evaluated(profile: str, times: float, num_windows: int, best: str) -> Measurement:
-    """A measurement of two series with so many windows each, whose best baseline of the candles is `best`."""
+def evaluated(profile: str, times: float, num_windows: int, num_shared: int) -> Measurement:
+    """A measurement of two series with so many windows each, of which all profiles share some."""
     plain = worth(profile, times, 0.84, 0.86)
-    changes = {"num_windows": num_windows, "best_baseline": {"ohlc": best}}
+    changes = {"num_windows": num_windows, "num_shared_windows": num_shared}
     return {**plain, "models": [{**model, **changes} for model in plain["models"]]}
 
 
-def test_errors_on_other_windows_or_against_other_baselines_are_not_compared(tmp_path: Path) -> None:
-    long = evaluated("stable", 2.0, 24, "har")
-    short = evaluated("aligned", 1.0, 150, "range_paths")
+def test_profiles_that_look_differently_far_back_are_compared_on_the_windows_that_they_share(
+    tmp_path: Path,
+) -> None:
+    long = evaluated("stable", 2.0, 24, 20)
+    short = evaluated("aligned", 1.0, 150, 20)
     uneven = compared(long, short, epochs=None)
-    windows, baselines = error_cautions(uneven)
+    (windows,) = windows_note(uneven)
     assert windows == (
-        "The errors of these profiles are not comparable: each profile is evaluated on the windows that "
-        "its own lookback leaves. Windows: 48 for stable, 300 for aligned."
+        "Errors are those of the 40 windows that all share. Windows: 48 for stable, 300 for aligned."
     )
-    assert baselines == (
-        "Errors ÷ best baseline are not comparable: each profile has its own best baseline, chosen on "
-        "its own validation span. Candles: har for stable, range paths for aligned."
-    )
-    reason, _, fastest = advice(uneven)
-    assert reason == "No profile is recommended: they are evaluated on different windows."
-    assert fastest == "The fastest is aligned: 40 models take about 2 h 47 min."
+    assert advice(uneven)[0].startswith("Take aligned: 15.0 % lower")
     page = comparison_page(uneven)
-    assert page.index(windows) < page.index(reason) < page.rindex(windows) < page.index("<table")
-    assert '"diamond"' not in page  # no chart puts their errors on one axis
-    assert error_table(uneven).rows[0] == ["evaluated windows of all series", "48", "300"]
-    assert ["Candles: best baseline", "har", "range paths"] in error_table(uneven).rows
+    assert page.index(windows) < page.index("Take aligned: ") < page.rindex(windows) < page.index("<table")
+    assert '"diamond"' in page
+    assert error_table(uneven).rows[:2] == [
+        ["test windows of all series", "48", "300"],
+        ["windows that all share", "40", "40"],
+    ]
     write_comparison(tmp_path, uneven)
     content = json.loads((tmp_path / "compare.json").read_text("utf-8"))
-    assert content["num_windows"] == {"stable": 48, "aligned": 300}
-    assert content["best_baselines"] == {"ohlc": {"stable": "har", "aligned": "range_paths"}}
+    assert (content["num_windows"], content["num_shared_windows"]) == ({"stable": 48, "aligned": 300}, 40)
 
 
-def test_a_profile_is_recommended_where_windows_differ_by_a_tenth_at_most() -> None:
-    nearly = compared(
-        evaluated("stable", 2.0, 135, "har"), evaluated("aligned", 1.0, 150, "har"), epochs=None
-    )
-    (caution,) = error_cautions(nearly)
-    assert (
-        caution.startswith("Small differences of the errors of these profiles mean nothing")
-        and "270 for stable" in caution
-    )
-    assert advice(nearly)[0].startswith("Take aligned: ")
-    assert '"diamond"' in comparison_page(nearly)
-    fewer = compared(evaluated("stable", 2.0, 134, "har"), evaluated("aligned", 1.0, 150, "har"), epochs=None)
-    assert advice(fewer)[0].startswith("No profile is recommended")
-    assert error_cautions(DRIFTING) == []
+def test_profiles_that_share_no_window_of_a_series_are_compared_on_the_others() -> None:
+    def without_second(profile: str, times: float) -> Measurement:
+        plain = evaluated(profile, times, 150, 150)
+        none = {"num_shared_windows": 0, "relative_mae": {"ohlc": None, "bands": None}, "best_baseline": {}}
+        none["relative_mae_to_best"] = none["relative_mae"]
+        return {**plain, "models": [plain["models"][0], {**plain["models"][1], **none}]}
+
+    pair = (without_second("stable", 2.0), without_second("aligned", 1.0))
+    some = compared(*pair, epochs=None)
+    assert advice(some)[0].startswith("Take aligned: 16.0 % lower")  # that of BTCUSDT-15m
+    assert '"BTCUSDT-15m: 16.00 % lower"' in comparison_page(some)
+    no_models = [{**each, "models": [each["models"][1]] * 2} for each in pair]
+    nothing = compared(*no_models, epochs=None)
+    assert windows_note(nothing) == [
+        "The errors of these profiles are not compared: they share no window. Windows: 300 for stable, "
+        "300 for aligned."
+    ]
+    assert advice(nothing) == []
 
 
 def test_diamonds_are_filled_where_nothing_is_tested() -> None:

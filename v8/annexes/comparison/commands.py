@@ -1,5 +1,7 @@
 """`python -m v8 compare-profiles`: time, memory and errors of each profile, measured on equal data."""
 
+from typing import TYPE_CHECKING
+
 from typer import Argument, Exit, echo
 
 from v8.annexes.comparison.comparing import (
@@ -14,6 +16,9 @@ from v8.base.errors import SeriesError
 from v8.base.wording import Table, plural
 from v8.cli import shared as cli
 from v8.cli.derived import takes_options
+
+if TYPE_CHECKING:
+    from v8.runs.backtest_results import BacktestResults
 
 
 @takes_options(ComparisonOptions)
@@ -48,30 +53,50 @@ def compare_profiles(
 
 
 def _compare_back_tests(prepared: PreparedComparison, num_folds: int) -> None:
-    """Compare profiles by a back-test of each over the same folds, and print their pools in one table."""
+    """Compare profiles by a back-test of each over the same folds, and print their pools in one table.
+
+    The folds are laid once, for the profile that needs most candles.
+    """
+    from v8.annexes.comparison.shared_errors import shared_windows_note
     from v8.base.terminal import print_lines, print_table
+    from v8.model.evaluation.shared_windows import share_windows
     from v8.publish.report.backtest import POOL_NOTE, pool_table
     from v8.runs.backtest import Backtest
+    from v8.runs.backtest_results import read_cells, results_of
     from v8.runs.engines import choose_engine
 
     options = prepared.options
     cli.settle_process(options.device)
     engine = choose_engine(cli.DEFAULT_ENGINE, options.device, "auto", str(options.fleet_size))
-    results_by_profile = {}
-    for whole_profile in prepared.profiles:
-        profile = whole_profile.with_budget(newest_bars=options.bars, epochs=options.epochs)
+    profiles = [
+        profile.with_budget(newest_bars=options.bars, epochs=options.epochs) for profile in prepared.profiles
+    ]
+    results_by_profile: dict[str, BacktestResults] = {}
+    folds_of = None
+    for profile in sorted(profiles, key=lambda profile: profile.newest_bars, reverse=True):
         backtest = Backtest(
             profile=profile,
             series=prepared.series,
             num_folds=num_folds,
             history_bars=None,
             command=cli.this_command(),
+            like=folds_of,
         )
-        shown_name = marked(profile.name, formulas_of([profile]))
         path = options.out / profile.name
-        results_by_profile[shown_name] = cli.evaluate_and_print(path, backtest, prepared.source, engine)
-    title = f"{plural(len(results_by_profile), 'profile')} over {plural(num_folds, 'fold')}"
-    print_table(pool_table(results_by_profile, title))
+        results = cli.evaluate_and_print(path, backtest, prepared.source, engine)
+        results_by_profile[profile.name] = results
+        folds_of = results.plan
+    formulas = formulas_of(profiles)
+    cells = {}
+    for profile in profiles:
+        results = results_by_profile[profile.name]
+        own_cells, _ = read_cells(options.out / profile.name, results.plan, results.failures)
+        cells[marked(profile.name, formulas)] = own_cells
+    shared = share_windows(cells)
+    on_shared = {name: results_of(results.plan, cells, {}) for name, cells in shared.cells.items()}
+    title = f"{plural(len(profiles), 'profile')} over {plural(num_folds, 'fold')}"
+    print_lines(shared_windows_note(shared.num_shared, shared.num_own))
+    print_table(pool_table(on_shared, title))
     print_lines(POOL_NOTE)
     if any(results.failures for results in results_by_profile.values()):
         raise Exit(SeriesError.exit_code)
@@ -86,13 +111,13 @@ def _print_comparison(finished: FinishedComparison) -> None:
         failure_rows,
         formula_notes,
     )
-    from v8.annexes.comparison.recommendation import advice, error_cautions
+    from v8.annexes.comparison.recommendation import advice, windows_note
     from v8.base.terminal import print_lines, print_reasons, print_table
     from v8.publish.report.markup import DEMO_WARNING, Html
 
     comparison = finished.comparison
     lines = [DEMO_WARNING] if comparison.is_demo else []
-    lines += [*error_cautions(comparison), *advice(comparison), *formula_notes(comparison)]
+    lines += [*windows_note(comparison), *advice(comparison), *formula_notes(comparison)]
     lines += [budget_sentence(comparison), *cautions(comparison)]
     print_lines(*lines)
     for _, parts in contents(comparison):

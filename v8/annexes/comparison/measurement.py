@@ -18,8 +18,8 @@ from v8.annexes.comparison.measuring import (
     measure_training,
     measurement_of,
 )
-from v8.annexes.comparison.naming import formulas_of
 from v8.annexes.comparison.results import Comparison
+from v8.annexes.comparison.shared_errors import with_errors
 from v8.base.child import ChildCall, ChildResult, run_in_children
 from v8.base.errors import ArtifactError, ProfileError, listed
 from v8.base.wording import duration
@@ -89,7 +89,8 @@ def compare(
             if reason:
                 failures[name] = reason
                 notify(f"{name}: failed: {reason}")
-    return replace(planned, download_s=download_s, measurements=tuple(measurements), failures=failures)
+    finished = with_errors(measurements) if measurements else ()
+    return replace(planned, download_s=download_s, measurements=finished, failures=failures)
 
 
 def profile_order(profiles: Sequence[Profile], repeat: int) -> list[Profile]:
@@ -101,35 +102,46 @@ def profile_order(profiles: Sequence[Profile], repeat: int) -> list[Profile]:
 def compare_runs(runs: Sequence[Path], *, baseline: str | None, command: str) -> Comparison:
     """Compare existing run folders, on the series that all of them have finished.
 
+    A run goes by the name of its profile, or by its folder where another run has the same profile.
+
     Args:
         runs: The run folders.
-        baseline: Name of the profile that ratios refer to; the last one when None.
+        baseline: Name of the run that ratios refer to; the last one when None.
         command: The command line.
 
     Raises:
-        ProfileError: If two have a profile of the same name, or the baseline is none of theirs.
-        ArtifactError: If one is damaged, or they have no series with the same candles in common.
+        ProfileError: If a folder is named twice, or the baseline is none of them.
+        ArtifactError: If one is damaged, or they share no window of a series.
     """
     records = [read_run(run) for run in runs]
     first = records[0]
-    names = [record.profile_name for record in records]
+    names = _names_of(runs, records)
     baseline = baseline or names[-1]
     _check_names(names, baseline)
     common = [name for name in first.done if all(name in record.done for record in records)]
-    if not common or not _have_same_candles(records, common):
+    measurements: tuple[dict[str, Any], ...] = ()
+    if common and len({record.source for record in records}) == 1:
+        measured = zip(names, (measurement_of(run, common) for run in runs), strict=True)
+        measurements = with_errors([{**measurement, "profile": name} for name, measurement in measured])
+    if not any(model["num_shared_windows"] for each in measurements for model in each["models"]):
         descriptions = []
         for run, record in zip(runs, records, strict=True):
             descriptions.append(f"{run} of {record.source}, {listed(list(record.series))}")
-        rule = "compares runs of one source that have finished the same series, up to the same candle"
-        fix = "Name runs of the same series and day, or profiles, which are trained on the same candles"
+        rule = (
+            "compares runs of one source that have finished the same series and share windows of its candles"
+        )
+        fix = "Name runs of the same series and months, or profiles, which are trained on the same candles"
         raise ArtifactError(where="param:profiles", rule=rule, got=listed(descriptions), fix=fix)
-    num_bars = {record.profile_name: int(record.profile["newest_bars"]) for record in records}
-    profiles = []
-    for run, record in zip(runs, records, strict=True):
-        profiles.append(recorded_profile(record.profile, where=f"profile of {run}"))
-    failures = {
-        record.profile_name: "; ".join(record.reasons.values()) for record in records if record.reasons
-    }
+    num_bars = {}
+    formulas = {}
+    failures = {}
+    for name, run, record in zip(names, runs, records, strict=True):
+        num_bars[name] = int(record.profile["newest_bars"])
+        profile = recorded_profile(record.profile, where=f"profile of {run}")
+        if profile.family.is_formula:
+            formulas[name] = profile.network.family
+        if record.reasons:
+            failures[name] = "; ".join(record.reasons.values())
     return Comparison(
         command=command,
         source=first.source,
@@ -138,25 +150,30 @@ def compare_runs(runs: Sequence[Path], *, baseline: str | None, command: str) ->
         num_bars=num_bars,
         epochs=None,
         baseline=baseline,
-        formulas=formulas_of(profiles),
+        formulas=formulas,
         num_workers=int(first.machine["num_cores"]),
         machine=first.machine,
         versions=first.versions,
-        measurements=tuple(measurement_of(run, common) for run in runs),
+        measurements=measurements,
         failures=failures,
     )
 
 
-def _have_same_candles(records: Sequence[RunRecord], names: Sequence[str]) -> bool:
-    """Return whether runs have the same source, and the same newest candle of each series."""
-    for name in names:
-        newest = set()
-        for record in records:
-            pin = record.series[name].candles
-            newest.add((record.source, pin and pin.last_open))
-        if len(newest) > 1:
-            return False
-    return True
+def _names_of(runs: Sequence[Path], records: Sequence[RunRecord]) -> list[str]:
+    """Name each run after its profile, or after its folder where several have that profile.
+
+    Raises `ProfileError` if a folder is named twice.
+    """
+    for run in runs:
+        if runs.count(run) > 1:
+            got = f"{run} {runs.count(run)} times"
+            fix = "Name each run once"
+            raise ProfileError(where="param:profiles", rule="compares different runs", got=got, fix=fix)
+    profiles = [record.profile_name for record in records]
+    return [
+        profile if profiles.count(profile) == 1 else str(run)
+        for run, profile in zip(runs, profiles, strict=True)
+    ]
 
 
 def _check_names(names: Sequence[str], baseline: str) -> None:

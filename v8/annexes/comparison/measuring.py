@@ -111,7 +111,7 @@ def _report(event: Event) -> None:
 
 
 def measurement_of(run: Path, series: Iterable[str]) -> dict[str, Any]:
-    """Read costs and errors of finished series, at least one, from a run folder, as JSON values.
+    """Read the costs of finished series, at least one, from a run folder, as JSON values.
 
     The folder holds neither `import_s`, the seconds from the start of the process until it could train, nor
     the matmul rate of that process right after training.
@@ -124,6 +124,7 @@ def measurement_of(run: Path, series: Iterable[str]) -> dict[str, Any]:
     trainings = [metadata.training for metadata in all_metadata]
     return {
         "profile": profile.name,
+        "run": str(run),
         "repeat": 1,
         "import_s": None,
         "models": models,
@@ -142,18 +143,9 @@ def measurement_of(run: Path, series: Iterable[str]) -> dict[str, Any]:
 
 def _model(folder: Path, metadata: Metadata) -> dict[str, Any]:
     """Return the measurements of one model; times and speeds of a model in a fleet are its share."""
-    evaluation = metadata.evaluation
     training = metadata.training
     epochs_s = pd.read_csv(folder / HISTORY_FILE)["seconds"]
     fleet_epoch_s = float(epochs_s.median()) if len(epochs_s) else 0.0  # a formula has no epochs
-    relative_mae = {}
-    relative_mae_to_best = {}
-    best_baseline = {}
-    for task in evaluation.tasks:
-        best = metadata.verdicts[task].best
-        relative_mae[task] = evaluation.relative_error(task)
-        relative_mae_to_best[task] = best.relative_mae
-        best_baseline[task] = best.name
     return {
         "series": metadata.series,
         "seconds": {**metadata.seconds},
@@ -161,8 +153,5 @@ def _model(folder: Path, metadata: Metadata) -> dict[str, Any]:
         "windows_per_s": training.windows_per_s,
         "epochs_run": training.epochs_run,
         "best_epoch": training.best_epoch,
-        "relative_mae": relative_mae,
-        "relative_mae_to_best": relative_mae_to_best,
-        "best_baseline": best_baseline,  # of this run, by task: each run chooses it on its validation span
-        "num_windows": evaluation.num_windows,  # of the test span, which errors are means over
+        "num_windows": metadata.evaluation.num_windows,  # of its own test span
     }

@@ -18,10 +18,9 @@ from v8.annexes.comparison.naming import marked
 from v8.annexes.comparison.recommendation import (
     NEGLIGIBLE_PCT,
     advice,
-    error_cautions,
-    have_unequal_windows,
     profile_errors,
     reason_for_none,
+    windows_note,
 )
 from v8.annexes.comparison.results import (
     FIGURES,
@@ -43,7 +42,7 @@ from v8.publish.report.markup import Html, document, element, folded, plot, show
 from v8.publish.report.page import provenance
 from v8.publish.report.verdict import titled, verdict_box
 
-COMPARISON_FORMAT: Final = 2  # version of the keys of `compare.json`
+COMPARISON_FORMAT: Final = 3  # version of the keys of `compare.json`
 
 CLAIMS: Final[Mapping[str, Mapping[str, Any]]] = {
     "stable": {
@@ -148,7 +147,7 @@ def contents(comparison: Comparison) -> Iterator[tuple[str, list[str | Table]]]:
     if comparison.measurements:
         claims = [term(CLAIM_NOTE)] if CLAIMS.keys() & comparison.figures.keys() else []
         sentences = [*claims, assumption(comparison)]
-        yield say("Worth and cost"), [*error_cautions(comparison), error_table(comparison), *sentences]
+        yield say("Worth and cost"), [*windows_note(comparison), error_table(comparison), *sentences]
         yield say("All figures"), [ratio_table(comparison), cost_table(comparison)]
     yield (
         say("Where these numbers come from"),
@@ -205,6 +204,7 @@ def write_comparison(folder: Path, comparison: Comparison) -> list[Path]:
         "figures": comparison.figures,
         "ratios": comparison.ratios,
         "num_windows": comparison.num_windows,
+        "num_shared_windows": comparison.num_shared_windows,
         "best_baselines": comparison.best_baselines,
         "claims": {name: claim for name, claim in CLAIMS.items() if name in comparison.num_bars},
     }
@@ -231,9 +231,9 @@ def comparison_csv(comparison: Comparison) -> str:
 
 def comparison_page(comparison: Comparison) -> Html:
     """Return the page; charts on it need a browser, tables do not."""
-    body = [verdict_box("", *error_cautions(comparison), *advice(comparison))]
+    body = [verdict_box("", *windows_note(comparison), *advice(comparison))]
     all_errors = profile_errors(comparison)
-    if all_errors and not have_unequal_windows(comparison):
+    if all_errors:
         rows = {errors.profile: errors.dots for errors in all_errors}
         times = {errors.profile: duration(errors.projected_s, is_estimate=True) for errors in all_errors}
         label = say(
@@ -285,7 +285,7 @@ def _to_markup(part: str | Table) -> Html:
 
 def error_table(comparison: Comparison) -> Table:
     """Return the figures to decide by: errors, the time of 40 models and memory, with claimed times."""
-    errors = ["num_windows", *(f"{task}_relative_mae" for task in TASKS)]
+    errors = ["num_windows", "num_shared_windows", *(f"{task}_relative_mae" for task in TASKS)]
     errors += [f"{task}_relative_mae_to_best" for task in TASKS]
     costs = ["peak_process_bytes", "projected_40_s"]
     table = _figure_table("", comparison.figures, errors, comparison.formulas)

@@ -1,19 +1,17 @@
 """Which of the compared profiles is recommended, with its error and its time, or why none is."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from v8.annexes.comparison.naming import marked
 from v8.annexes.comparison.results import PROJECTED_MODELS, Comparison
+from v8.annexes.comparison.shared_errors import shared_windows_note
 from v8.base.language import say
-from v8.base.wording import duration, spaced
+from v8.base.wording import duration
 from v8.publish.report.figures import Dot, change_pct
-from v8.publish.report.verdict import relative_to_naive, titled
+from v8.publish.report.verdict import relative_to_naive
 
 NEGLIGIBLE_PCT: Final = 0.5  # errors that differ by no more, in per cent of naive's, count as equal
-
-UNEQUAL_WINDOWS_PCT: Final = 10.0
-"""Numbers of evaluated windows that differ by more, in per cent of the largest, make errors incomparable."""
 
 
 class ProfileErrors(NamedTuple):
@@ -40,7 +38,8 @@ def profile_errors(comparison: Comparison) -> list[ProfileErrors]:
     figures = comparison.figures
     if not figures:
         return []
-    multiples = comparison.models.filter(like="relative_mae.").dropna(axis="columns")
+    multiples = comparison.models.filter(like="relative_mae.")
+    multiples = multiples.dropna(how="all").dropna(axis="columns")  # a series without shared windows has none
     changes_pct = multiples.mean(axis="columns").dropna().map(change_pct)
     all_errors = []
     for profile, of_profile in changes_pct.groupby(level="profile", sort=False):
@@ -103,64 +102,21 @@ def reason_for_none(comparison: Comparison, by_error: Sequence[ProfileErrors]) -
         )
     if len(set(comparison.horizons.values())) > 1:
         return say("No profile is recommended: they look differently far ahead.")
-    if have_unequal_windows(comparison):
-        return say("No profile is recommended: they are evaluated on different windows.")
     if by_error[0].change_pct >= 0.0:
         return say("No profile is recommended: none has a lower error than the naive forecast.")
     return ""
 
 
 def _may_compare_errors(comparison: Comparison) -> bool:
-    """Return whether errors of the profiles are of the same steps and windows, after a whole training."""
+    """Return whether errors of the profiles are of the same steps, after a whole training."""
     is_whole = comparison.epochs is None
     has_one_horizon = len(set(comparison.horizons.values())) == 1
-    return is_whole and has_one_horizon and not have_unequal_windows(comparison)
+    return is_whole and has_one_horizon
 
 
-def have_unequal_windows(comparison: Comparison) -> bool:
-    """Return whether the numbers of evaluated windows differ by more than `UNEQUAL_WINDOWS_PCT`."""
-    numbers = comparison.num_windows.values()
-    return min(numbers) < (1.0 - UNEQUAL_WINDOWS_PCT / 100.0) * max(numbers)
-
-
-def error_cautions(comparison: Comparison) -> list[str]:
-    """Say where errors of the profiles are not comparable: their windows, or their best baselines, differ."""
-    sentences = []
-    if len(set(comparison.num_windows.values())) > 1:
-        windows = _by_profile(comparison, {name: f"{num:,}" for name, num in comparison.num_windows.items()})
-        if have_unequal_windows(comparison):
-            sentence = say(
-                "The errors of these profiles are not comparable: each profile is evaluated on the "
-                "windows that its own lookback leaves. Windows: {windows}.",
-                windows=windows,
-            )
-        else:
-            sentence = say(
-                "Small differences of the errors of these profiles mean nothing: each profile is "
-                "evaluated on the windows that its own lookback leaves. Windows: {windows}.",
-                windows=windows,
-            )
-        sentences.append(sentence)
-    different = []
-    for task, names in comparison.best_baselines.items():
-        if len(set(names.values())) > 1:
-            by_profile = _by_profile(comparison, {name: spaced(best) for name, best in names.items()})
-            # Translators: a task, and for each profile a number or the name of a baseline.
-            different.append(say("{task}: {profiles}", task=titled(task), profiles=by_profile))
-    if different:
-        sentence = say(
-            "Errors ÷ best baseline are not comparable: each profile has its own best baseline, chosen "
-            "on its own validation span. {tasks}.",
-            tasks=say("; ").join(different),
-        )
-        sentences.append(sentence)
-    return sentences
-
-
-def _by_profile(comparison: Comparison, values: Mapping[str, str]) -> str:
-    """Write the value of each profile with its name."""
-    parts = []
-    for name, value in values.items():
-        # Translators: a number of windows, or a baseline, of a profile: "har for frontier".
-        parts.append(say("{value} for {profile}", value=value, profile=marked(name, comparison.formulas)))
-    return say(", ").join(parts)
+def windows_note(comparison: Comparison) -> list[str]:
+    """Say on how many windows the profiles are compared; nothing if none was measured."""
+    if not comparison.measurements:
+        return []
+    num_own = {marked(name, comparison.formulas): num for name, num in comparison.num_windows.items()}
+    return [shared_windows_note(comparison.num_shared_windows, num_own)]

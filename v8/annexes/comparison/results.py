@@ -86,7 +86,8 @@ FIGURES: Final[dict[str, Figure]] = {
     "flop_per_window": _ratioed("operations per window", "flop", "flop_per_window", "first"),
     "peak_process_bytes": _ratioed("peak memory of the process", "bytes", "peak_process_bytes", "first"),
     "peak_device_bytes": Figure("peak memory of the device", "bytes", "peak_device_bytes", "first"),
-    "num_windows": Figure("evaluated windows of all series", "", "num_windows", _sum),
+    "num_windows": Figure("test windows of all series", "", "num_windows", _sum),
+    "num_shared_windows": Figure("windows that all share", "", "num_shared_windows", _sum),
     **_task_figures(),
     "projected_40_s": _ratioed(
         f"{PROJECTED_MODELS} models with its own epochs, projected", "s, projected", "projected_s", "first"
@@ -128,11 +129,18 @@ class Comparison:
 
     @cached_property
     def num_windows(self) -> dict[str, int]:
-        """Evaluated windows of all series, by profile: fewer where windows look further back."""
+        """Windows of the test spans of all series, by profile: fewer where windows look further back."""
         return {
             measurement["profile"]: sum(model["num_windows"] for model in measurement["models"])
             for measurement in self.measurements
         }
+
+    @property
+    def num_shared_windows(self) -> int:
+        """Windows of all series that all profiles share, which errors are means over."""
+        if not self.measurements:
+            return 0
+        return sum(model["num_shared_windows"] for model in self.measurements[0]["models"])
 
     @cached_property
     def best_baselines(self) -> dict[str, dict[str, str]]:
@@ -158,7 +166,7 @@ class Comparison:
                 if measurement["profile"] == name:
                     rows += [{**measurement, **model} for model in measurement["models"]]
         models = pd.json_normalize(rows)
-        models = models.drop(columns=["models", "precision", *models.filter(like="best_baseline.")])
+        models = models.drop(columns=["models", "run", "precision", *models.filter(like="best_baseline")])
         models = models.set_index([*_MEASUREMENT_KEYS, "series"])
         is_gpu = models.pop("device").str.startswith("GPU")
         models = models.reindex(columns=list(dict.fromkeys([*models, *_COLUMNS]))).astype(float)

@@ -1,8 +1,9 @@
-"""Folds of a back-test: the losses of every forecaster in one fold, and figures over many folds.
+"""Losses of every forecaster in every window of a test span, and figures over many series and folds.
 
 An evaluation holds means only. A test over several series or several folds needs the losses of every window,
-because series that are evaluated at the same time share the same market events. A back-test saves these
-losses next to each of its models.
+because series that are evaluated at the same time share the same market events, and so does a comparison on
+the windows that several models share (`v8.model.evaluation.shared_windows`). So they are saved next to each
+evaluated model.
 
 A *cell* is one series in one fold of a back-test. Cells are grouped by fold and timeframe, and pooled:
 all folds, calm ones, those with a break in volatility. Per forecaster a group reports the median over its
@@ -42,7 +43,7 @@ from v8.profile.columns import HIGH, LOW
 from v8.profile.formulas import DAY_S
 from v8.profile.tasks import TASKS
 
-FOLD_LOSSES_FILE: Final = "fold_losses.npz"
+TEST_LOSSES_FILE: Final = "test_losses.npz"
 
 BREAK_FACTOR: Final = 1.5
 """A fold with a shock above this is a break in volatility; see `volatility_shock`."""
@@ -53,7 +54,7 @@ WILD_DAYS: Final = 2.5
 MAX_SHOCK: Final = 1e6
 """Upper bound of a shock: a market without any movement in training would have an infinite one."""
 
-_FIX: Final = "Move the folder of this series in its fold away, then repeat the command of the back-test"
+_FIX: Final = "Move the folder of this series away, then repeat the command that trained it"
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +67,19 @@ class FoldLosses:
         str, Mapping[str, NDArray[np.float32]]
     ]  # per task and forecaster, shape (N,), in returns
     shock: float  # see `volatility_shock`
+
+    def mean(self, task: str, forecaster: str) -> float:
+        """Return the mean loss of a forecaster, in returns."""
+        return float(self.by_task[task][forecaster].mean(dtype=np.float64))
+
+    def at(self, closes_s: NDArray[np.int64]) -> "FoldLosses":
+        """Keep the windows whose last known candle closed at one of these times."""
+        is_kept = np.isin(self.closes_s, closes_s)
+        by_task = {
+            task: {name: losses[is_kept] for name, losses in by_name.items()}
+            for task, by_name in self.by_task.items()
+        }
+        return replace(self, closes_s=self.closes_s[is_kept], by_task=by_task)
 
     def save(self, file: Path) -> None:
         """Write the losses as a NumPy archive, atomically."""
@@ -103,7 +117,7 @@ class FoldLosses:
 
 
 def fold_losses(data: SeriesData, losses: significance.Losses) -> FoldLosses:
-    """Return what a back-test saves of an evaluated series.
+    """Return what is saved of the windows of an evaluated series.
 
     Args:
         data: The series.
@@ -158,7 +172,9 @@ def _daily_volatility(ranges: FloatArray, bars_per_day: int) -> FloatArray:
 
 
 def _damaged(file: Path, got: str) -> ArtifactError:
-    return ArtifactError(where=str(file), rule="must be a fold as v8 writes it", got=got[:200], fix=_FIX)
+    return ArtifactError(
+        where=str(file), rule="must hold test losses as v8 writes them", got=got[:200], fix=_FIX
+    )
 
 
 POOLS: Final = {"all folds": (False, True), "calm folds": (False,), "break folds": (True,)}
@@ -174,6 +190,10 @@ class Cell:
     evaluation: Evaluation
     losses: FoldLosses
     quantiles: QuantileEvaluation | None = None  # None if the model forecasts no quantiles
+
+    def relative_error(self, task: str, baseline: str = NAIVE, forecaster: str = MODEL) -> float | None:
+        """Return a forecaster's mean loss divided by a baseline's; None if the baseline made no error."""
+        return significance.error_ratio(self.losses.mean(task, forecaster), self.losses.mean(task, baseline))
 
     @property
     def group_key(self) -> tuple[str, str]:
@@ -246,7 +266,7 @@ def summarize_cells(cells: Sequence[Cell]) -> FoldSummary:
     for cell in sorted(cells, key=lambda cell: timeframes.index(cell.series.timeframe)):
         by_fold.setdefault(cell.group_key, []).append(cell)
         by_series.setdefault(str(cell.series), []).append(cell)
-    best = {timeframe: _best_of_timeframe(cells, timeframe) for timeframe in timeframes}
+    best = best_baselines(cells)
     folds = _cell_groups(by_fold, best)
     for timeframe in timeframes:
         of_timeframe = [cell for cell in cells if cell.series.timeframe == timeframe]
@@ -265,11 +285,16 @@ def summarize_cells(cells: Sequence[Cell]) -> FoldSummary:
     )
 
 
-def _best_of_timeframe(cells: Sequence[Cell], timeframe: str) -> dict[str, str]:
-    """Return the best baseline of each task over all folds and series of a timeframe.
+def best_baselines(cells: Sequence[Cell]) -> dict[str, dict[str, str]]:
+    """Return by timeframe and task the best baseline over all folds and series of some cells.
 
     Each fold, series and pool is compared with it, so that a task has one reference in a back-test.
     """
+    timeframes = dict.fromkeys(cell.series.timeframe for cell in cells)
+    return {timeframe: _best_of_timeframe(cells, timeframe) for timeframe in timeframes}
+
+
+def _best_of_timeframe(cells: Sequence[Cell], timeframe: str) -> dict[str, str]:
     best = {}
     for task in TASKS:
         evaluations = [
@@ -339,17 +364,14 @@ def _task_result(cells: Sequence[Cell], task: str, best: str | None) -> TaskResu
 
     `best` is the best baseline; None for that of these cells.
     """
-    evaluations = [cell.evaluation for cell in cells]
     medians = {
         name: median_of(
-            evaluation.relative_error(task, forecaster=name)
-            for evaluation in evaluations
-            if name in evaluation.errors[task]
+            cell.relative_error(task, forecaster=name) for cell in cells if name in cell.losses.by_task[task]
         )
-        for name in (MODEL, *evaluations[0].tasks[task].significance)
+        for name in cells[0].losses.by_task[task]
     }
-    best = best or best_baseline(evaluations, task)
-    ratios = [evaluation.relative_error(task, baseline=best) for evaluation in evaluations]
+    best = best or best_baseline([cell.evaluation for cell in cells], task)
+    ratios = [cell.relative_error(task, best) for cell in cells]
     is_better = [
         ratio is not None and ratio < 1.0 and not significance.is_equal(ratio, 1.0) for ratio in ratios
     ]
@@ -384,8 +406,8 @@ def _quantile_medians(evaluations: Sequence[QuantileEvaluation], task: str, key:
 
 def _tested(cells: Sequence[Cell], task: str, baseline: str) -> tuple[float | None, float]:
     """Test the model against a baseline as `tested` does, unless they differ by rounding alone."""
-    comparisons = [cell.evaluation.against(task, baseline) for cell in cells]
-    if all(significance.is_equal(each.model_error, each.baseline_error) for each in comparisons):
+    pairs = [(cell.losses.mean(task, MODEL), cell.losses.mean(task, baseline)) for cell in cells]
+    if all(significance.is_equal(model_error, baseline_error) for model_error, baseline_error in pairs):
         return None, 0.0
     return tested(cells, task, baseline)
 
@@ -424,7 +446,7 @@ def shared_differences(
         closes_s = cell.losses.closes_s
         losses = cell.losses.by_task[task]
         is_new = closes_s > last_s.get(cell.series, -1)
-        naive = float(losses[NAIVE].mean(dtype=np.float64)) or 1.0
+        naive = cell.losses.mean(task, NAIVE) or 1.0
         difference = losses[MODEL].astype(np.float64) - losses[baseline]
         times.append(closes_s[is_new])
         values.append(difference[is_new] / naive)

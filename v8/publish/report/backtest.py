@@ -136,9 +136,8 @@ def tables(results: BacktestResults, *, is_short: bool = False) -> Iterator[Tabl
 
 
 POOL_NOTE: Final = (
-    "Errors are multiples of naive's. Profiles that look differently far back or ahead evaluate other "
-    "windows, and near bars are easier: compare × best. Smaller: series and folds in which the error is the "
-    "smaller one, be it by chance."
+    "Errors are multiples of naive's. Near bars are easier, so only profiles that look equally far ahead "
+    "compare. Smaller: series and folds in which the error is the smaller one, be it by chance."
 )
 """Explains `pool_table`."""
 
