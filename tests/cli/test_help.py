@@ -64,5 +64,34 @@ def test_commands_are_in_groups_of_what_they_are_for() -> None:
     }
 
 
+def test_the_first_commands_stand_in_the_help_of_all_and_parse() -> None:
+    lines = [line.strip() for line in shown().splitlines() if line.startswith(f"    {CALLED}")]
+    assert [shlex.split(line.removeprefix(CALLED))[0] for line in lines] == ["run", "predict"]
+    for line in lines:
+        name, *words = shlex.split(line.removeprefix(CALLED))
+        COMMANDS[name].make_context(name, words)
+    assert "docs/en/index.md" in shown()
+
+
+def test_flags_of_a_run_are_in_groups_none_of_them_long() -> None:
+    parts = re.split(r"^([A-Z][\w ]+):$", shown("run"), flags=re.MULTILINE)[1:]
+    flags = {
+        group: re.findall(r"^  (?:-h, )?(--[a-z-]+)", part, re.MULTILINE)
+        for group, part in zip(parts[::2], parts[1::2], strict=True)
+    }
+    assert [*flags] == ["What to train", "Candles", "Machine", "Run folder", "Results", "Options"]
+    assert max(map(len, flags.values())) <= 8
+    every = [flag for group in flags.values() for flag in group]
+    assert len(every) == len(set(every)) == len(COMMANDS["run"].params) - 1 + 1  # not the word, but --help
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_what_a_word_or_a_flag_may_name_stands_once(name: str) -> None:
+    text = shown(name)
+    for word, flag in (("PROFILE", "--profile"), ("RUN", "--run")):
+        rows = re.findall(rf"^  (?:{word}|{flag}) .*", text, re.MULTILINE)
+        assert len(rows) <= 1, rows
+
+
 def test_no_command_is_in_a_group_that_is_not_printed() -> None:
     assert {each.rich_help_panel for each in COMMANDS.values()} <= {*GROUPS}

@@ -29,7 +29,8 @@ class Flag:
     metavar: str | None = None  # what stands for its value
     names: tuple[str, ...] = ()  # of the flag; none: the one that its field's name makes
     word: str | None = None  # what it is called where it may also be given as a word without a flag
-    word_help: str = ""  # of that word; none: "The same as" the flag
+    word_help: str = ""  # none: only the flag has one
+    group: str = ""  # the heading of `--help` that it stands under; none: "Options"
     is_once: bool = False  # whether it holds for one call: a command that is repeated leaves it out
 
 

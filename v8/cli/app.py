@@ -67,6 +67,26 @@ class _Commands(TyperGroup):
 class _Command(TyperCommand):
     """One command; refuses an empty text as a value, which a shell passes where a variable is not set."""
 
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """List the words, then the flags by group, in the order in which the groups first appear.
+
+        What may be named by a word or by a flag stands there once.
+        """
+        groups: dict[str, list[tuple[str, str]]] = {}
+        words: set[str] = set()
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is None or parameter.metavar in words:
+                continue
+            group = getattr(parameter, "rich_help_panel", None) or "Options"
+            if parameter.param_type_name == "argument":
+                group = "Arguments"
+                words.add(parameter.metavar)
+            groups.setdefault(group, []).append(record)
+        for group, records in groups.items():
+            with formatter.section(group):
+                formatter.write_dl(records)
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.meta[WORDS] = tuple(args)
         try:
@@ -207,7 +227,16 @@ def _print_version(is_asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+_FIRST: Final = f"""\b
+First, offline, in half a minute:
+  {command("run", "--source", "demo", "--smoke")}
+  {command("predict", "runs/frontier-smoke", "--source", "demo")}
+\b
+Documentation: docs/en/index.md, or scripts/docs serve as a site.
+Help of a command: {command("COMMAND", "--help")}"""
+
+
+@app.callback(epilog=_FIRST)
 def _root(
     is_asked: bool = typer.Option(
         False, "--version", callback=_print_version, is_eager=True, help="Print version and commit."

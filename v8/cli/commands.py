@@ -233,7 +233,9 @@ def _export_models(form: str, options: ModelsOptions, out: Path | None) -> int:
 
 def publish(
     repo: str = Option(metavar="USER/NAME", help="Where to; made when it does not exist."),
-    run_argument: Path | None = Argument(None, metavar="RUN", help="A run folder such as runs/frontier."),
+    run_argument: Path | None = Argument(
+        None, metavar="RUN", help="A run folder such as runs/frontier; also --run RUN."
+    ),
     run: cli.RunOption = None,
     space: str | None = Option(None, metavar="USER/NAME", help="Publish the page of the models in --repo."),
     private: bool = Option(False, "--private", help="Make a new repository one that only you can see."),
@@ -274,8 +276,8 @@ def publish(
 
 
 def pull(
-    repo_argument: str | None = Argument(None, metavar="USER/NAME", help="The same as --repo."),
-    repo: str | None = Option(None, metavar="USER/NAME", help="Where from; needed."),
+    repo_argument: str | None = Argument(None, metavar="USER/NAME", hidden=True),
+    repo: str | None = Option(None, metavar="USER/NAME", help="Where from; also without --repo."),
     series: list[str] | None = cli.some_series("One series; repeat for more. Default: all."),
     revision: cli.RevisionOption = None,
     offline: cli.OfflineOption = False,
@@ -300,7 +302,9 @@ def pull(
 
 
 def predict(
-    folder: Path | None = Argument(None, metavar="RUN", help="A run folder, or one series' folder."),
+    folder: Path | None = Argument(
+        None, metavar="RUN", help="A run folder, or one series' folder; also --run RUN."
+    ),
     run: cli.RunOption = None,
     repo: cli.RepoOption = None,
     series: list[str] | None = cli.some_series("What to forecast; where it has no model, by others."),

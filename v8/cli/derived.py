@@ -55,7 +55,7 @@ def _words(model: type[Options]) -> list[inspect.Parameter]:
     parameters = []
     for name, field, flag in model.flags():
         if flag.word:
-            offered = Argument(metavar=flag.word, help=flag.word_help or f"The same as --{name}.")
+            offered = Argument(metavar=flag.word, help=flag.word_help, hidden=not flag.word_help)
             parameters.append(_parameter(f"{name}_argument", _optional(field.annotation), offered, None))
     return parameters
 
@@ -64,7 +64,14 @@ def _flags(model: type[Options]) -> list[inspect.Parameter]:
     parameters = []
     for name, field, flag in model.flags():
         low, high = _limits(field)
-        offered = Option(*_names(name, field, flag), metavar=flag.metavar, help=flag.help, min=low, max=high)
+        offered = Option(
+            *_names(name, field, flag),
+            metavar=flag.metavar,
+            help=flag.help,
+            min=low,
+            max=high,
+            rich_help_panel=flag.group or None,
+        )
         is_several = _is_several(field.annotation)
         default = None if is_several or flag.word else field.default
         kind = list[str] if is_several else _plain(field.annotation)

@@ -80,12 +80,15 @@ AddressOption = Annotated[
 RevisionOption = Annotated[str | None, Option(metavar="SHA", help="Commit, branch or tag. Default: newest.")]
 OfflineOption = Annotated[bool, Option("--offline", help="Use only what is in the cache (HF_HUB_OFFLINE=1).")]
 RuntimeOption = Annotated[str, Option(metavar="auto|onnx|keras", help="auto: model.onnx where there is one.")]
-RunArgument = Annotated[Path | None, Argument(metavar="RUN", help="A run folder such as runs/frontier.")]
+RunArgument = Annotated[
+    Path | None, Argument(metavar="RUN", help="A run folder such as runs/frontier; also --run RUN.")
+]
 PlaceArgument = Annotated[
-    Path | None, Argument(metavar="RUN", help="A folder of a run, of a back-test, or of pulled models.")
+    Path | None,
+    Argument(metavar="RUN", help="A folder of a run, a back-test, or of pulled models; also --run RUN."),
 ]
 RunOption = Annotated[Path | None, Option("--run", metavar="RUN", help="RUN, named by an option.")]
-ProfileArgument = Annotated[str | None, Argument(metavar="PROFILE", help="The same as --profile.")]
+ProfileArgument = Annotated[str | None, Argument(metavar="PROFILE", hidden=True)]
 RepoOption = Annotated[str | None, Option(metavar="USER/NAME", help="A repository on the Hub instead.")]
 OverwriteOption = Annotated[bool, Option("--overwrite", help="Replace a file that v8 did not write, too.")]
 

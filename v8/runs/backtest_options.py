@@ -29,7 +29,7 @@ class BacktestOptions(Options):
 
     profile: Annotated[
         str,
-        Flag("What to evaluate: a shipped name or a file. Default: frontier.", "NAME|FILE", word="PROFILE"),
+        Flag("PROFILE: a shipped name or a file. Default: frontier.", "NAME|FILE", word="PROFILE"),
     ] = "frontier"
     folds: Annotated[NumFolds, Flag("Folds, spread over all history.", "K")] = 6
     series: run_options.SeriesNames = ()

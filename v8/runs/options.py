@@ -38,17 +38,26 @@ MAX_BARS: Final = 10_000_000
 
 _SERIES: Final = "BTCUSDT-15m"  # stands for the name of a series in `--help`
 
-SeriesNames = Annotated[tuple[str, ...], Flag("Repeatable. Default: all.", _SERIES)]
-UniverseFile = Annotated[Path | None, Flag("A file that lists series.", "FILE.yaml")]
-SourceName = Annotated[str, Flag("Where candles come from.", "|".join(SOURCES))]
-DataFolder = Annotated[Path | None, Flag("Folder of CSV, Parquet, Feather or JSON.", "DIR")]
-TablesFolder = Annotated[Path | None, Flag("Tables of profiles. Default: V8_TABLES.", "DIR")]
-MostEpochs = Annotated[AtLeastOne | None, Flag("Most epochs. Default: the profile's.", "N")]
-Device = Annotated[str, Flag("What computes; gpu refuses all else.", "auto|cpu|gpu")]
-Workers = Annotated[int | str, Flag("Processes that train at the same time.", "auto|N")]
-FleetSize = Annotated[int | str, Flag("Series that train as one program.", "auto|N")]
-EngineName = Annotated[str, Flag("What trains: this machine, or others.", "|".join(ENGINES))]
-ClusterAddress = Annotated[str | None, Flag("Where an engine finds other machines.", "HOST:PORT|auto")]
+# Groups of flags in `--help`.
+_MODELS: Final = "What to train"
+_CANDLES: Final = "Candles"
+_MACHINE: Final = "Machine"
+_FOLDER: Final = "Run folder"
+_RESULTS: Final = "Results"
+
+SeriesNames = Annotated[tuple[str, ...], Flag("Repeatable. Default: all.", _SERIES, group=_MODELS)]
+UniverseFile = Annotated[Path | None, Flag("A file that lists series.", "FILE.yaml", group=_MODELS)]
+SourceName = Annotated[str, Flag("Where candles come from.", "|".join(SOURCES), group=_CANDLES)]
+DataFolder = Annotated[Path | None, Flag("Folder of CSV, Parquet, Feather or JSON.", "DIR", group=_CANDLES)]
+TablesFolder = Annotated[Path | None, Flag("Tables of profiles. Default: V8_TABLES.", "DIR", group=_CANDLES)]
+MostEpochs = Annotated[AtLeastOne | None, Flag("Most epochs. Default: the profile's.", "N", group=_MODELS)]
+Device = Annotated[str, Flag("What computes; gpu refuses all else.", "auto|cpu|gpu", group=_MACHINE)]
+Workers = Annotated[int | str, Flag("Processes that train at the same time.", "auto|N", group=_MACHINE)]
+FleetSize = Annotated[int | str, Flag("Series that train as one program.", "auto|N", group=_MACHINE)]
+EngineName = Annotated[str, Flag("What trains: this machine, or others.", "|".join(ENGINES), group=_MACHINE)]
+ClusterAddress = Annotated[
+    str | None, Flag("Where an engine finds other machines.", "HOST:PORT|auto", group=_MACHINE)
+]
 
 
 class RunOptions(Options):
@@ -57,9 +66,10 @@ class RunOptions(Options):
     profile: Annotated[
         str,
         Flag(
-            "A shipped name or a file; --list says for whom each is. Default: frontier.",
+            "PROFILE: a shipped name or a file; --list says for whom each is. Default: frontier.",
             "NAME|FILE",
             word="PROFILE",
+            group=_MODELS,
         ),
     ] = "frontier"
     series: SeriesNames = ()
@@ -67,38 +77,61 @@ class RunOptions(Options):
     source: SourceName = "vision"
     data_dir: DataFolder = None
     tables: TablesFolder = None
-    bars: Annotated[int | None, Flag("Newest candles per series. Default: the profile's.", "N")] = None
+    bars: Annotated[
+        int | None, Flag("Newest candles per series. Default: the profile's.", "N", group=_MODELS)
+    ] = None
     epochs: MostEpochs = None
     precision: Annotated[
-        str | None, Flag("Default: the profile's.", "auto|float32|mixed_float16|mixed_bfloat16")
+        str | None,
+        Flag("Default: the profile's.", "auto|float32|mixed_float16|mixed_bfloat16", group=_MACHINE),
     ] = None
-    no_mixed_precision: Annotated[bool, Flag("The same as --precision float32.")] = False
+    no_mixed_precision: Annotated[bool, Flag("The same as --precision float32.", group=_MACHINE)] = False
     device: Device = "auto"
     workers: Workers = "auto"
     fleet_size: FleetSize = "auto"
     engine: EngineName = "local"
     address: ClusterAddress = None
-    runs: Annotated[Path, Flag("Folder of all run folders.", "DIR")] = Path("runs")
-    fresh: Annotated[bool, Flag("Start a new run; the old ones stay as they are.", is_once=True)] = False
-    resume: Annotated[bool, Flag("Continue the run that is there; this is done anyway.")] = False
-    smoke: Annotated[bool, Flag("A tiny budget for every series, to see that all works.")] = False
+    runs: Annotated[Path, Flag("Folder of all run folders.", "DIR", group=_FOLDER)] = Path("runs")
+    fresh: Annotated[
+        bool, Flag("Start a new run; the old ones stay as they are.", is_once=True, group=_FOLDER)
+    ] = False
+    resume: Annotated[bool, Flag("Continue the run that is there; this is done anyway.", group=_FOLDER)] = (
+        False
+    )
+    smoke: Annotated[bool, Flag("A tiny budget for every series, to see that all works.", group=_MODELS)] = (
+        False
+    )
     redo: Annotated[
         tuple[str, ...],
-        Flag("Train a series again and keep its old files; repeat for more.", _SERIES, is_once=True),
+        Flag(
+            "Train a series again and keep its old files; repeat for more.",
+            _SERIES,
+            is_once=True,
+            group=_FOLDER,
+        ),
     ] = ()
     drop: Annotated[
         tuple[str, ...],
-        Flag("Take a series out of the run and keep its files; repeat.", _SERIES, is_once=True),
+        Flag(
+            "Take a series out of the run and keep its files; repeat.", _SERIES, is_once=True, group=_FOLDER
+        ),
     ] = ()
-    track: Annotated[tuple[str, ...], Flag("Keep curves for it; repeat.", "|".join(TRACKERS))] = ()
-    publish: Annotated[str | None, Flag("Publish it to the Hub in the end.", "USER/NAME")] = None
-    importance: Annotated[bool, Flag("Measure how much each kind of input adds.")] = False
-    onnx: Annotated[bool, Flag("Write model.onnx, too, to forecast without TensorFlow.")] = False
+    track: Annotated[
+        tuple[str, ...], Flag("Keep curves for it; repeat.", "|".join(TRACKERS), group=_RESULTS)
+    ] = ()
+    publish: Annotated[str | None, Flag("Publish it to the Hub in the end.", "USER/NAME", group=_RESULTS)] = (
+        None
+    )
+    importance: Annotated[bool, Flag("Measure how much each kind of input adds.", group=_RESULTS)] = False
+    onnx: Annotated[bool, Flag("Write model.onnx, too, to forecast without TensorFlow.", group=_RESULTS)] = (
+        False
+    )
     evaluate: Annotated[
         bool,
         Flag(
             "Evaluate models on the test span, or only make them forecast.",
             names=("--evaluate/--no-evaluate",),
+            group=_RESULTS,
         ),
     ] = True
     plugin: tuple[Path, ...] = ()  # every command has this flag, see `with_plugins` of `v8/cli/options.py`
@@ -149,7 +182,7 @@ class ModelsOptions(Options):
             "RUN, named by an option.",
             "RUN",
             word="RUN",
-            word_help="A folder of a run, of a back-test, or of pulled models.",
+            word_help="A folder of a run, a back-test, or of pulled models; also --run RUN.",
         ),
     ]
     series: Annotated[tuple[str, ...], Flag("Only this one; repeat for more. Default: all.", _SERIES)] = ()

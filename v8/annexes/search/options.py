@@ -27,7 +27,9 @@ class SearchOptions(Options):
 
     profile: Annotated[
         str,
-        Flag("What to start from: a shipped name or a file. Default: frontier.", "NAME|FILE", word="PROFILE"),
+        Flag(
+            "PROFILE to start from: a shipped name or a file. Default: frontier.", "NAME|FILE", word="PROFILE"
+        ),
     ] = "frontier"
     trials: Annotated[NumTrials, Flag("Trials in all, those of earlier calls included.", "N")] = 20
     hours: Annotated[Hours | None, Flag("Hours after which no trial is started.", "H")] = None
