@@ -85,8 +85,8 @@ def test_a_symbol_that_no_exchange_has_fails_alone_and_is_not_asked_for(exchange
     ("words", "got"),
     [
         (["upgrade"], "takes the word update, or none; got 'upgrade'"),
-        (["update", "--source", "demo"], "store of --source live up to date; got --source demo"),
-        (["update", "--data-dir", "x"], "store of --source live up to date; got --data-dir"),
+        (["update", "--source", "demo"], "up to date; got --source demo"),
+        (["update", "--data-dir", "x"], "up to date; got --data-dir"),
     ],
 )
 def test_words_that_an_update_cannot_mean_are_one_line(words: list[str], got: str) -> None:

@@ -86,6 +86,6 @@ def test_it_reads_no_folder(tmp_path: Path) -> None:
 
 def test_without_its_file_nobody_knows_it() -> None:
     with pytest.raises(
-        ProfileError, match="one of vision, live, rest, hub, yfinance, files, demo; got 'tide'"
+        ProfileError, match="vision-um, live-um, rest-um, hub, yfinance, files, demo; got 'tide'"
     ):
         open_source("tide")

@@ -4,6 +4,9 @@
 rows of twelve fields in milliseconds, at most 1,000, the running candle last, used weights in the headers.
 Under `/data/spot/` it serves the zips of all days and months that are over at that time, so that
 `V8_REST_URL` and `V8_VISION_URL` may both be `exchange.url`. Faults are what a test asks for.
+
+`ExchangeApi(is_um=True)` is the exchange's market of perpetual contracts: `/fapi/v1/`, `/data/futures/um/`,
+zips with a header, and the funding that a test puts there.
 """
 
 from __future__ import annotations
@@ -32,6 +35,12 @@ NOW_S = 1_725_451_620
 
 MOST_ROWS = 1_000
 WEIGHTS = {"/api/v3/klines": 2, "/api/v3/time": 1}
+
+UM_HEADER = (
+    "open_time,open,high,low,close,volume,close_time,quote_volume,count,taker_buy_volume,"
+    "taker_buy_quote_volume,ignore"
+)
+"""First line of the candle files of futures."""
 
 Rows = list[list[Any]]
 
@@ -91,10 +100,15 @@ class ExchangeApi(LocalServer):
         has_archive: Whether there is an archive at all.
         archive_lag_s: Seconds from the end of a day or month until its zip is there.
         password: User and password that every request must know.
+        funding: Rates by symbol and by time, milliseconds since the epoch.
     """
 
-    def __init__(self, now_s: float = NOW_S) -> None:
+    def __init__(self, now_s: float = NOW_S, *, is_um: bool = False) -> None:
         super().__init__(_Handler)
+        self.is_um = is_um
+        self.api_path = "/fapi/v1/" if is_um else "/api/v3/"
+        self.archive_path = "/data/futures/um/" if is_um else "/data/spot/"
+        self.funding: dict[str, dict[int, float]] = {}
         self.now_s = now_s
         self.faults: list[ApiFault] = []
         self.requests: list[str] = []
@@ -159,7 +173,7 @@ class ExchangeApi(LocalServer):
         if self.password and authorization != _basic(self.password):
             return ApiFault(401), b"", {}
         with self._lock:
-            if asked.path.startswith("/data/spot/"):
+            if asked.path.startswith(self.archive_path):
                 self.archive_requests.append(path)
                 content = self._archive(asked.path) if self.has_archive else None
                 return ApiFault(404 if content is None else 200), content or b"", {}
@@ -170,6 +184,8 @@ class ExchangeApi(LocalServer):
         self.used_weight += WEIGHTS.get(path, 0)
         headers = {"X-MBX-USED-WEIGHT": str(self.used_weight), "X-MBX-USED-WEIGHT-1M": str(self.used_weight)}
         fault = self._fault(path)
+        if self.is_um:
+            path = path.replace(self.api_path, "/api/v3/") if path.startswith(self.api_path) else ""
         if self.is_blocked:
             fault = blocked()
         elif self.used_weight > self.weight_limit:
@@ -181,12 +197,23 @@ class ExchangeApi(LocalServer):
         if path == "/api/v3/exchangeInfo":
             symbols = sorted({series.rpartition("-")[0] for series in self._candles})
             return fault, json.dumps({"symbols": [_listed(symbol) for symbol in symbols]}).encode(), headers
+        if path == "/api/v3/fundingRate":
+            return fault, json.dumps(self._funding_rows(query)).encode(), headers
         if path != "/api/v3/klines":
             return ApiFault(404), b"", headers
         refusal, rows = self._klines(query)
         if refusal:
             return ApiFault(400), refusal, headers
         return fault, json.dumps(fault.rows(rows) if fault.rows else rows).encode(), headers
+
+    def _funding_rows(self, query: dict[str, str]) -> list[dict[str, Any]]:
+        rates = self.funding.get(query["symbol"], {})
+        start_ms = int(query.get("startTime", 0))
+        times = [at for at in sorted(rates) if start_ms <= at <= self.now_s * 1_000]
+        return [
+            {"symbol": query["symbol"], "fundingTime": at, "fundingRate": f"{rates[at]:.8f}", "markPrice": ""}
+            for at in times[: int(query.get("limit", 100))]
+        ]
 
     def _fault(self, path: str) -> ApiFault:
         for number, fault in enumerate(self.faults):
@@ -227,8 +254,12 @@ class ExchangeApi(LocalServer):
         series = f"{symbol}-{timeframe}"
         monthly = len(label) == 2
         kind = "monthly" if monthly else "daily"
-        expected = f"/data/spot/{kind}/klines/{symbol}/{timeframe}/{stem}.zip"
-        if series not in self._candles or path.removesuffix(".CHECKSUM") != expected:
+        expected = f"{self.archive_path}{kind}/klines/{symbol}/{timeframe}/{stem}.zip"
+        is_funding = timeframe == "fundingRate" and symbol in self.funding
+        if is_funding:
+            expected = f"{self.archive_path}monthly/fundingRate/{symbol}/{stem}.zip"
+        is_known = series in self._candles or is_funding
+        if not is_known or path.removesuffix(".CHECKSUM") != expected:
             return None
         period = pd.Period("-".join(label), "M" if monthly else "D")
         first_s, end_s = (int(each.start_time.timestamp()) for each in (period, period + 1))
@@ -240,12 +271,22 @@ class ExchangeApi(LocalServer):
         return f"{hashlib.sha256(content).hexdigest()}  {stem}.zip\n".encode()
 
     def _zip(self, series: str, stem: str, first_s: int, end_s: int) -> bytes | None:
+        if series.endswith("-fundingRate"):
+            return self._funding_zip(series.partition("-")[0], stem, first_s, end_s)
         opens = self._opens[series]
         opens = opens[(opens >= first_s) & (opens < end_s)]
         if not len(opens):
             return None
         held = self._candles[series] | self._archived.get(series, {})
         lines = [f"{at * 1_000},{','.join(map(repr, held[at]))},0,0,0,0,0,0\n" for at in opens.tolist()]
+        return self._packed(stem, [f"{UM_HEADER}\n", *lines] if self.is_um else lines)
+
+    def _funding_zip(self, symbol: str, stem: str, first_s: int, end_s: int) -> bytes | None:
+        rates = {at: rate for at, rate in self.funding[symbol].items() if first_s <= at // 1_000 < end_s}
+        lines = [f"{at},8,{rates[at]:.8f}\n" for at in sorted(rates)]
+        return self._packed(stem, ["calc_time,funding_interval_hours,last_funding_rate\n", *lines])
+
+    def _packed(self, stem: str, lines: list[str]) -> bytes:
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr(zipfile.ZipInfo(f"{stem}.csv"), "".join(lines))

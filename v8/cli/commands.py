@@ -19,6 +19,7 @@ from v8.cli.derived import takes_options
 from v8.cli.options import AddedFunctions, require_plot, table_form, with_added_flags
 from v8.cli.usage import meant_word
 from v8.data.market.series import load_universe
+from v8.data.market.sources.source import SOURCES, present_source
 from v8.profile.profile import load_profile, network_outputs
 from v8.runs.backtest_options import BacktestOptions, PreparedBacktest
 from v8.runs.options import (
@@ -111,12 +112,13 @@ def data(
         rule = "takes the word update, or none"
         fix = meant_word(action, command("data")) or advice(action, ["update"], "Leave it out")
         raise ProfileError(where=command("data"), rule=rule, got=repr(action), fix=fix)
-    if action and (source not in {"vision", "live"} or data_dir):
-        rule = "brings the store of --source live up to date"
-        got = f"--source {source}" if source != "vision" else "--data-dir"
-        raise ProfileError(where=command("data", "update"), rule=rule, got=got, fix="Leave it out")
     if action:
-        source = "live"
+        stores = [kind.present for kind in SOURCES.values() if kind.present]
+        if present_source(source) not in stores or data_dir:
+            rule = f"brings the store of --source {' or '.join(stores)} up to date"
+            got = f"--source {source}" if present_source(source) not in stores else "--data-dir"
+            raise ProfileError(where=command("data", "update"), rule=rule, got=got, fix="Leave it out")
+        source = present_source(source)
     candles = cli.open_candles(source, data_dir, message=f"Reading candles from {source}.")
     chosen = named_series or served_series(candles)
 

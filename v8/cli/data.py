@@ -106,8 +106,8 @@ def print_features(profile: Profile) -> None:
     header = ("feature", "of", "bars before the first", "what it is")
     print_table(Table(header, rows, f"Features of profile {profile.name}", is_prose=True))
     for table in profile.covariates:
+        place = "The source of the candles has it." if table.is_of_source else "--tables names its folder."
         print_lines(
             f"{table.file}: a row counts from its {table.time} plus {table.available_after_s:,} s until a "
-            f"newer one does, at most until its {table.time} plus {table.max_age_s:,} s. --tables names its "
-            "folder."
+            f"newer one does, at most until its {table.time} plus {table.max_age_s:,} s. {place}"
         )

@@ -20,7 +20,7 @@ from v8.base.terminal import (
     print_table,
 )
 from v8.cli import printing
-from v8.data.market.sources.source import CandleSource
+from v8.data.market.sources.source import CandleSource, present_source
 from v8.publish.report import backtest as page
 from v8.publish.report.markup import DEMO_WARNING
 from v8.publish.report.outputs import REPORT_FILE, RunOutputs, draw_pictures
@@ -70,7 +70,7 @@ def _print_finished(prepared: PreparedRun, finished: FinishedRun) -> None:
     failed = {failure.series for failure in summary.failures}
     if len(failed) < len(prepared.plan.series):
         is_default = options.source == RunOptions.model_fields["source"].default
-        source_flag = [] if is_default else ["--source", options.source]
+        source_flag = [] if is_default else ["--source", present_source(options.source)]
         print_lines(f"Forecast: {command('predict', str(path), *source_flag, *folders)}")
     is_complete = options.evaluate and not options.smoke and not failed
     if prepared.source.is_publishable and is_complete and not options.publish:

@@ -37,6 +37,7 @@ from v8.data.market.checks import check_candles
 from v8.data.market.companions import Companions
 from v8.data.market.frames import RawCandles, of_another_series
 from v8.data.market.series import Series, iso
+from v8.data.market.sources.source import SOURCES
 from v8.data.windows.dataset import window_anchors
 from v8.forecaster import model_file
 from v8.forecaster.metadata import (
@@ -672,10 +673,12 @@ class Forecaster:
         closed_s = int(candles.open_time_s[-1]) + self.series.bar_s
         age_bars = (now_s - closed_s) // self.series.bar_s
         if age_bars > max_age_bars:
+            kind = SOURCES.get(self.about.candles.source)
+            newer = (kind.present if kind else None) or LIVE
             raise self._refusal(
                 f"at most {max_age_bars} bars may have closed after the newest candle",
                 f"{age_bars:,} bars between its close at {iso(closed_s)} and now, {iso(now_s)}",
-                "Take newer ones (param:source live), or allow old (param:allow_old; "
+                f"Take newer ones (param:source {newer}), or allow old (param:allow_old; "
                 "in Python max_age_bars=None)",
             )
 

@@ -357,11 +357,15 @@ def covariate_note(metadata: Metadata) -> str:
     for table in tables:
         columns = ", ".join(f"`{name}`" for name in table.columns)
         time = as_code(table.time)
+        whose = "a table of your own, not published"
+        place = ". On the command line `--tables FOLDER` names its folder"
+        if table.is_of_source:
+            whose = f"a table that the source {metadata.candles.source} has of the series"
+            place = ""
         lines.append(
-            f"- `{table.file}`, a table of your own, not published: times in {time}, {columns}. A "
+            f"- `{table.file}`, {whose}: times in {time}, {columns}. A "
             f"row counts from its time plus {table.available_after_s:,} s until a newer one does, at most "
-            f"until its time plus {table.max_age_s:,} s. On the command line `--tables FOLDER` names its "
-            "folder"
+            f"until its time plus {table.max_age_s:,} s{place}"
         )
     names = [*others, *(table.file for table in tables)]
     arguments = ", ".join(f'"{name}": ...' for name in names)

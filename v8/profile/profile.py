@@ -178,8 +178,9 @@ class TrainingSettings(Settings):
 class TableSettings(Settings):
     """A table of the user. Its columns are features, named `csv.` and the name of the column."""
 
-    file: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\.csv$")
-    """Name of a CSV file, without its folder, which `--tables` names: the profile may be used elsewhere."""
+    file: str = Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,99}\.csv|[a-z][a-z_]{0,30})$")
+    """Name of a CSV file, without its folder, which `--tables` names: the profile may be used elsewhere. Or,
+    without `.csv`, a table that the source of the candles has of each series, such as `funding`."""
     time: str = Field(min_length=1, max_length=100)
     """Column of the times: seconds to nanoseconds since the epoch, or ISO 8601 text with its zone."""
     columns: tuple[Annotated[str, Field(pattern=rf"^{c.COLUMN_PATTERN}$")], ...] = Field(min_length=1)
@@ -188,6 +189,11 @@ class TableSettings(Settings):
     """Seconds after its time until a row was public; 0 if its time is the time of publication."""
     max_age_s: int = Field(gt=0, le=MOST_TABLE_S)
     """Seconds after its time until a row is too old; bars that close later have no value, as in a gap."""
+
+    @property
+    def is_of_source(self) -> bool:
+        """Whether the source of the candles has the table, of each series its own."""
+        return not self.file.endswith(".csv")
 
     def faults(self) -> Iterator[str]:
         """Yield a contradiction between the two times."""

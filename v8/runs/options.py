@@ -17,6 +17,7 @@ from v8.data.market.sources.source import (
     SOURCES,
     CandleSource,
     ChecksSeries,
+    ReadsFolder,
     SeriesLister,
     open_source,
     with_nearest,
@@ -351,7 +352,8 @@ def require_covariate_files(profile: Profile) -> None:
         from v8.data.market.companions import read_user_table  # noqa: PLC0415 - pandas, which few profiles need
 
         for table in profile.covariates:
-            read_user_table(table)
+            if not table.is_of_source:
+                read_user_table(table)
 
 
 def chosen_series(names: Sequence[str] | None, universe: Path | None = None) -> tuple[Series, ...] | None:
@@ -401,7 +403,8 @@ def served_series(source: CandleSource) -> tuple[Series, ...]:
     if not isinstance(source, SeriesLister):
         return load_universe()
     series = source.series()
-    sys.stderr.write(f"Found {len(series)} series in the folder: {listed(series)}\n")
+    place = "in the folder" if isinstance(source, ReadsFolder) else f"of the source {source.name}"
+    sys.stderr.write(f"Found {len(series)} series {place}: {listed(series)}\n")
     return series
 
 

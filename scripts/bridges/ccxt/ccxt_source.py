@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
-from typing import Any, ClassVar, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import numpy as np
 import pandas as pd
@@ -88,7 +88,7 @@ class CcxtApi(rest.KlinesApi):
             self._refuse(self.exchange.id, "must give its time in milliseconds", shown(time_ms))
         return time_ms / 1_000
 
-    def market(self, series: Series) -> dict[str, Any]:
+    def listing(self, series: Series) -> dict[str, Any]:
         """Return the one market of a series; `DataError` where there is none, several, or no such bar."""
         if not self.exchange.markets:
             self._call("load_markets")
@@ -116,7 +116,7 @@ class CcxtApi(rest.KlinesApi):
         return all(isinstance(market.get(key), str) for key in ("symbol", "base", "quote"))
 
     def _page(self, span: rest.CandleSpan, most: int, *, is_newest: bool = False) -> pd.DataFrame:
-        market = self.market(span.series)
+        market = self.listing(span.series)
         step_s = self._limit(span.series) * span.series.bar_s
         if is_newest:
             rows = self._rows(market, span)[-most:]
@@ -165,7 +165,7 @@ class CcxtApi(rest.KlinesApi):
 
     def _limit(self, series: Series) -> int:
         """Return how many candles one answer holds."""
-        symbol = self.market(series)["symbol"]
+        symbol = self.listing(series)["symbol"]
         most = self._call("feature_value", symbol, "fetchOHLCV", "limit", USUAL_LIMIT)
         if not isinstance(most, int | float) or not most >= 1:
             return USUAL_LIMIT
@@ -206,7 +206,7 @@ class CcxtApi(rest.KlinesApi):
 class CcxtSource(LiveSource):
     """Candles of the exchange that the environment names, kept in a store of its own."""
 
-    name: ClassVar = "ccxt"
+    name = "ccxt"
 
     def __init__(self) -> None:
         exchange, kind = opened_exchange()

@@ -20,7 +20,7 @@ import io
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -35,7 +35,7 @@ from v8.data.market.candles import MAX_VALUE, Candles, Columns, Mask, Times, row
 from v8.data.market.checks import check_candles
 from v8.data.market.frames import read_open_times
 from v8.data.market.series import US_PER_S, Series, iso
-from v8.data.market.sources.source import CandleSource
+from v8.data.market.sources.source import CandleSource, present_source, tables_of
 from v8.data.market.sources.tables import SEPARATORS, decoded, read_rows, require_even
 from v8.profile.columns import USER, VOLUME, split_origin, with_origin
 from v8.profile.profile import TABLES_PLACE, Profile, TableSettings
@@ -52,6 +52,7 @@ class UserTable:
     settings: TableSettings
     time_us: Times  # microseconds since the epoch, UTC, ascending, shape (R,)
     columns: Columns  # by name, finite, shape (R,)
+    known_until_s: int | None = None  # bars that close later have no value; None for no limit
 
     def rows_known(self, close_s: Times) -> NDArray[np.intp]:
         """Return the row that is valid at each close (seconds since the epoch), shape (N,); -1 for none."""
@@ -59,7 +60,8 @@ class UserTable:
         close_us = close_s * US_PER_S
         rows = np.searchsorted(available_us, close_us, side="right") - 1
         is_fresh = close_us - self.time_us[rows] <= self.settings.max_age_s * US_PER_S
-        return np.where((rows >= 0) & is_fresh, rows, -1)
+        is_known = True if self.known_until_s is None else close_s <= self.known_until_s
+        return np.where((rows >= 0) & is_fresh & is_known, rows, -1)
 
     def to_csv(self) -> str:
         """Write the table as CSV that reads back exactly; times are microseconds since the epoch."""
@@ -203,6 +205,7 @@ class Companions:
             if origin != USER:
                 self._neighbour_columns.setdefault(origin, []).append(plain)
         self._settings = tuple(tables)
+        self._source_tables: dict[tuple[str, Series, int, int], UserTable] = {}
         self._in_memory = dict(in_memory or {})
         self._cache: dict[tuple[Series, int, int], Candles] = {}
         names = [*self._neighbour_columns, *(settings.file for settings in self._settings)]
@@ -225,6 +228,8 @@ class Companions:
         """The tables of the user, read when they are first needed."""
         tables = []
         for settings in self._settings:
+            if self._is_of_source(settings):
+                continue
             if settings.file in self._in_memory:
                 table = self._in_memory[settings.file]
                 tables.append(user_table(table, settings, f"covariates, {settings.file}"))
@@ -271,19 +276,19 @@ class Companions:
         """
         if not self:
             return own
-        origins = self._aligned_neighbours(own, source) + self._aligned_tables(own)
+        origins = self._aligned_neighbours(own, source) + self._aligned_tables(own, source)
         incomplete = [origin for origin in origins if not origin.has.all()]
         rows = np.flatnonzero(np.logical_and.reduce([origin.has for origin in origins]))
         if not len(rows):
             available = "; ".join(f"{origin.name} has {origin.span}" for origin in incomplete)
+            fix = "Give a table (param:tables FOLDER) and candles of the same time, or raise its max_age_s"
+            if any(settings.is_of_source for settings in self._settings):
+                fix = f"Take more candles, or param:source {present_source(own.source)}"
             raise DataError(
                 where=str(own.series),
                 rule=f"needs candles with the covariates {listed([origin.name for origin in incomplete])}",
                 got=f"none of {len(own)}, {_span(own.open_time_s)}; {available}",
-                fix=(
-                    "Give a table (param:tables FOLDER) and candles of the same time, "
-                    "or raise max_age_s of the table"
-                ),
+                fix=fix,
             )
         late = [origin for origin in incomplete if not origin.has[-1]]
         if needs_newest and late:
@@ -311,10 +316,31 @@ class Companions:
             origins.append(_Aligned(str(other.series), has_candle, columns, _span(other.open_time_s)))
         return origins
 
-    def _aligned_tables(self, own: Candles) -> list[_Aligned]:
+    def _is_of_source(self, settings: TableSettings) -> bool:
+        return settings.is_of_source and settings.file not in self._in_memory
+
+    def _source_table(self, settings: TableSettings, own: Candles, source: CandleSource | None) -> UserTable:
+        """Return the table of a series that the source of its candles has."""
+        first_s, last_s = (int(open_s) for open_s in own.open_time_s[[0, -1]])
+        key = (settings.file, own.series, first_s, last_s)
+        if key not in self._source_tables:
+            offering = tables_of(source)
+            if offering is None or settings.file not in offering.table_names:
+                rule = f"the profile's covariates read {settings.file} from the source of the candles"
+                got = f"the source {source.name}, which has no such table" if source else "no source"
+                fix = f'Use a source that has it, or give covariates={{"{settings.file}": table}} in Python'
+                raise DataError(where=str(own.series), rule=rule, got=got, fix=fix)
+            location = f"{settings.file} of {own.series}"
+            table = offering.table(settings.file, own)
+            checked = user_table(table.frame, settings, location)
+            self._source_tables[key] = replace(checked, known_until_s=table.known_until_s)
+        return self._source_tables[key]
+
+    def _aligned_tables(self, own: Candles, source: CandleSource | None) -> list[_Aligned]:
         origins = []
         close_s = own.open_time_s + own.series.bar_s
-        for table in self.tables:
+        of_source = [settings for settings in self._settings if self._is_of_source(settings)]
+        for table in [*self.tables, *(self._source_table(settings, own, source) for settings in of_source)]:
             rows = table.rows_known(close_s)
             columns = {with_origin(USER, name): column[rows] for name, column in table.columns.items()}
             span = _span(table.time_us // US_PER_S)

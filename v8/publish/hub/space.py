@@ -26,6 +26,7 @@ from packaging.version import Version
 from v8.base.errors import PublishError
 from v8.base.storage import packaged, write_bytes, write_text
 from v8.base.version import VERSION
+from v8.data.market.sources.source import SOURCES, present_source
 from v8.profile.profile import config_path
 from v8.publish.hub import hub_endpoint
 from v8.publish.hub.publish import Publication
@@ -77,12 +78,15 @@ def stage(folder: Path, space: str, repo: str) -> StagedSpace:
         PublishError: If a package that the page needs is not installed here, so that its version is unknown.
         PullError: If this user can read no published models in `repo`.
     """
-    pull(repo, ())
+    published = pull(repo, ()).manifest
+    sources = sorted({present_source(span.source) for span in published.data.values()})
+    # Candles of the present: those of the market that the models were trained on, where a source has them.
+    source = next((name for name in sources if name in {kind.present for kind in SOURCES.values()}), SOURCE)
     python = ".".join(map(str, sys.version_info[:2]))
     values = {
         "repo": repo,
         "port": PORT,
-        "source": SOURCE,
+        "source": source,
         "python": python,
         "version": VERSION,
         "title": space.partition("/")[2],

@@ -22,7 +22,7 @@ def test_g9_only_the_demo_market_is_not_publishable(tmp_path):
 
 def test_an_unknown_source_names_its_nearest():
     with pytest.raises(
-        ProfileError, match=r"live, rest, hub, yfinance, files, demo; got .visoin.\. Did you mean"
+        ProfileError, match=r"rest-um, hub, yfinance, files, demo; got .visoin.\. Did you mean"
     ):
         open_source("visoin")
 

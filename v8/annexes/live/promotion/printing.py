@@ -19,7 +19,7 @@ from v8.base.terminal import print_all_lines, print_error, print_lines, print_re
 from v8.base.wording import Table
 from v8.cli import shared as cli
 from v8.data.market.series import Series
-from v8.data.market.sources.source import SOURCES
+from v8.data.market.sources.source import present_source
 from v8.publish.report.outputs import ReportWriter, RunOutputs
 from v8.runs.jobs import Engine
 from v8.runs.observers import ObserverGroup
@@ -42,8 +42,7 @@ def stale_rule(when: str, max_age_days: float | None) -> StalenessRule:
 
 def newest_source(run: Path) -> str:
     """Return the name of the source of a run, or of the one that has newer candles of the same market."""
-    source = read_run(run).source
-    return "live" if source == "vision" and "live" in SOURCES else source
+    return present_source(read_run(run).source)
 
 
 def renew(renewal: Renewal, chosen: Sequence[Series], engine: Engine) -> bool:

@@ -26,9 +26,10 @@ from v8.base.errors import DataError
 from v8.data.market.candles import Candles, none_until, require_num_bars
 from v8.data.market.checks import check_candles
 from v8.data.market.series import DAY_S, Series
+from v8.data.market.sources.archive import read_archive_address
+from v8.data.market.sources.exchange import SPOT, Market
 from v8.data.market.sources.rest import MOST_ROWS, CandleSpan, RestSource
-from v8.data.market.sources.source import require_listed
-from v8.data.market.sources.vision import NotArchivedError, VisionSource, read_archive_address
+from v8.data.market.sources.vision import NotArchivedError, VisionSource
 from v8.data.market.store import CandleStore, StoredCandles, StoredSeries, from_api, from_candles
 
 NUM_REASKED: Final = 3  # newest candles of the store that a request for newer ones repeats
@@ -109,22 +110,28 @@ class LiveSource:
     """Candles of the present from archive and API, kept in a store.
 
     Args:
-        rest: The API; that of the environment when None.
+        rest: The API; that of spot and the environment when None.
     """
 
-    name: ClassVar = "live"
+    name = "live"
+    market: Market = SPOT
     is_publishable: ClassVar = True
 
     def __init__(self, rest: RestSource | None = None) -> None:
         self.rest = rest or RestSource()
         self.now_s = self.rest.now_s
-        self.require = self.rest.require
-        self.archive = VisionSource(now=self.now_s)
+        self.market = self.rest.market
+        self.name = f"live{self.market.source_suffix}"
+        self.archive = VisionSource(market=self.market, now=self.now_s)
         # The folder of a market is named by all addresses that it comes from, whatever their order.
         addresses = self.rest.api.addresses
         urls = [sorted(address.url for address in addresses), read_archive_address().url]
         name = f"{addresses[0].folder_name}-{storage.digest_json(urls)[:12]}"
         self.store = CandleStore(storage.home() / "candles" / name)
+
+    def require(self, series: Series) -> None:
+        """Refuse a series of which the exchange has no candle; see `ChecksSeries`."""
+        self.rest.require(series)
 
     def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
         """Return the newest closed candles of the exchange; see `CandleSource`."""
@@ -133,7 +140,7 @@ class LiveSource:
         (result,) = self._fetched([request], [self.store.read(series)])
         if isinstance(result, DataError):
             raise result
-        return _served(request, result)
+        return self._served(request, result)
 
     def cached(self, series: Series, num_bars: int, end_s: int) -> Candles:
         """Return the candles of the store up to a time; see `CachesCandles`."""
@@ -144,7 +151,7 @@ class LiveSource:
             raise DataError(where=f"{series} from {self.name}", rule=rule, got="none", fix=fix)
         # All bars up to `end_s` were closed when they were stored.
         request = CandleRequest(series, num_bars, last_s=end_s, newest_s=end_s, now_s=end_s + series.bar_s)
-        return _served(request, stored)
+        return self._served(request, stored)
 
     def prefetch(self, series: Sequence[Series], num_bars: int) -> None:
         """Bring many series up to date, their requests in parallel; see `PrefetchesCandles`."""
@@ -192,7 +199,7 @@ class LiveSource:
         return requests
 
     def _request(self, series: Series, num_bars: int, end_s: int | None) -> CandleRequest:
-        require_listed(series, self.name)
+        self.market.require_listed(series, self.name)
         now_s = self.rest.confirmed_now_s(series)
         return CandleRequest(
             series=series,
@@ -373,15 +380,14 @@ class LiveSource:
             note=note,
         )
 
-
-def _served(request: CandleRequest, stored: StoredSeries) -> Candles:
-    """Check stored candles as those of any source are checked, and count those with two versions."""
-    series = request.series
-    frame = stored.candles.frame(request.num_bars, request.last_s)
-    if frame.empty:
-        first_s = stored.candles.open_time_s[0]
-        raise none_until(request.last_s, first_s, f"{series} from {LiveSource.name}")
-    candles = check_candles(frame, series, source=LiveSource.name, now_s=request.now_s)
-    num_revised = int(np.isin(candles.open_time_s, stored.revisions["open_time_s"]).sum())
-    num_newer = (request.newest_s - request.last_s) // series.bar_s
-    return candles.with_report(num_newer=num_newer, num_revised=num_revised)
+    def _served(self, request: CandleRequest, stored: StoredSeries) -> Candles:
+        """Check stored candles as those of any source are checked, and count those with two versions."""
+        series = request.series
+        frame = stored.candles.frame(request.num_bars, request.last_s)
+        if frame.empty:
+            first_s = stored.candles.open_time_s[0]
+            raise none_until(request.last_s, first_s, f"{series} from {self.name}")
+        candles = check_candles(frame, series, source=self.name, now_s=request.now_s)
+        num_revised = int(np.isin(candles.open_time_s, stored.revisions["open_time_s"]).sum())
+        num_newer = (request.newest_s - request.last_s) // series.bar_s
+        return candles.with_report(num_newer=num_newer, num_revised=num_revised)

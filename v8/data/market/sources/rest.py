@@ -1,7 +1,8 @@
 """The source `rest`: the newest closed candles from the exchange's public API, on one or more hosts.
 
-The main host is not available in all countries, so the hosts of `V8_REST_URL` (comma-separated) are tried in
-order. The first that answers comes first from then on; when none does, the error lists the reason of each.
+The main host is not available in all countries, so the hosts of `V8_REST_URL` (comma-separated), or of the
+variable of another market, are tried in order. The first that answers comes first from then on; when none
+does, the error lists the reason of each.
 
 The exchange counts the weight of requests per minute, reports the used weight in a header, answers 429 to
 clients that exceed the limit and 418 to those that continue. Therefore a host gets no request before its
@@ -45,7 +46,7 @@ from v8.data.market.candles import MAX_VALUE, Candles, require_num_bars
 from v8.data.market.checks import check_candles
 from v8.data.market.series import DAY_S, Series, iso
 from v8.data.market.sources import downloads
-from v8.data.market.sources.source import require_listed
+from v8.data.market.sources.exchange import SPOT, Market
 from v8.data.market.store import are_suspect
 from v8.profile.columns import OHLCV, OPEN_TIME
 
@@ -68,13 +69,6 @@ FIRST_TIME_S = 1_500_000_000
 LAST_TIME_S = 4_102_444_800
 """2017-07-14, when the exchange opened, and the year 2100: its time must lie between them."""
 
-URL_VARIABLE: Final = "V8_REST_URL"
-DEFAULT_URLS: Final = "https://api.binance.com,https://data-api.binance.vision"
-"""The exchange's main host, and the one that serves market data only, to everyone."""
-
-NEAR_WEIGHT: Final = (
-    5_400  # of the 6,000 that a minute allows; the rest is left for others that share the address
-)
 API_RETRY_POLICY: Final = replace(downloads.PATIENCE, num_tries=3)
 LIMITS_OF_API: Final = downloads.TimeLimits(connect_s=5.0, silence_s=10.0, try_s=30.0)
 _NUM_READS: Final = 2  # invalid responses of a host before the next host is tried
@@ -122,13 +116,15 @@ class CandleSpan:
 
 
 class RestSource:
-    """Candles from the exchange's API, by default that of `V8_REST_URL`, and by the exchange's time."""
+    """Candles from the exchange's API, by default that of spot, and by the exchange's time."""
 
-    name: ClassVar = "rest"
+    name = "rest"
     is_publishable: ClassVar = True
 
     def __init__(self, api: "KlinesApi | None" = None, clock: "ExchangeClock | None" = None) -> None:
         self.api = api or KlinesApi()
+        self.market = self.api.market
+        self.name = f"rest{self.market.source_suffix}"
         self.clock = clock or ExchangeClock(self.api.time_s)
         self.now_s = self.clock.now_s
         self._confirmed_ahead_s: float | None = None
@@ -159,20 +155,21 @@ class RestSource:
                 rule = f"the exchange's time is {near}, or its newest candle confirms it"
                 times = f"{iso(now_s)} from the exchange, {iso(machine_s)} here"
                 got = f"{times}, and a newest candle that opens at {iso(newest_s)}"
-                fix = f"Name an address in {URL_VARIABLE} that no proxy answers, or set this machine's clock"
+                variable = self.market.hosts_variable
+                fix = f"Name an address in {variable} that no proxy answers, or set this machine's clock"
                 raise DataError(where=f"{series} from the exchange's API", rule=rule, got=got, fix=fix)
         self._confirmed_ahead_s = ahead_s
         return now_s
 
     def require(self, series: Series) -> None:
         """Refuse a series of which the exchange has no candle; see `ChecksSeries`."""
-        require_listed(series, self.name)
+        self.market.require_listed(series, self.name)
         self._first_open_s(series, series.last_closed_s(self.now_s()))
 
     def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
         """Return the newest closed candles of the exchange; see `CandleSource`."""
         require_num_bars(num_bars, series)
-        require_listed(series, self.name)
+        self.market.require_listed(series, self.name)
         now_s = self.confirmed_now_s(series)
         newest_s = series.last_closed_s(now_s)
         last_s = series.last_wanted_s(now_s, end_s)
@@ -206,7 +203,8 @@ class RestSource:
         if begin_s is None:
             location = f"{series} from {self.name}"
             rule = f"needs a candle that opens at or before {iso(last_s)}"
-            fix = "Check the symbol and the timeframe, or ask for a later time"
+            otherwise = "Check the symbol and the timeframe, or ask for a later time"
+            fix = self.market.advice(series, otherwise)
             raise UnknownSeriesError(where=location, rule=rule, got="none that the exchange knows", fix=fix)
         return begin_s
 
@@ -272,25 +270,31 @@ class KlinesApi:
     """Candles and time of the exchange, from the first host that answers.
 
     Args:
-        addresses: The hosts, in order; those of `V8_REST_URL` when None.
+        addresses: The hosts, in order; those of the market's variable when None.
         downloader: Sends the requests; it must follow the `ApiPolicy`.
+        market: The market whose candles it has.
     """
+
+    market: Market = SPOT
 
     def __init__(
         self,
         addresses: Sequence[downloads.Address] | None = None,
         downloader: downloads.Downloader | None = None,
+        market: Market = SPOT,
     ) -> None:
-        self.addresses = tuple(read_addresses() if addresses is None else addresses)
+        self.market = market
+        self.addresses = tuple(read_addresses(market=market) if addresses is None else addresses)
+        policy = ApiPolicy(market=market)
         self.downloader = downloader or downloads.Downloader(
-            URL_VARIABLE, policy=ApiPolicy(), patience=API_RETRY_POLICY, limits=LIMITS_OF_API
+            market.hosts_variable, policy=policy, patience=API_RETRY_POLICY, limits=LIMITS_OF_API
         )
         self._order = list(self.addresses)
         self._order_lock = threading.Lock()
 
     def time_s(self) -> float:
         """Request the exchange's time, seconds since the epoch, in the pool, which reports long waiting."""
-        return self.downloader.map(lambda path: self._ask(path, "the time", read_time), ["time"])[0]
+        return self.downloader.map(lambda path: self.ask(path, "the time", read_time), ["time"])[0]
 
     def edge_open_s(self, series: Series, last_s: int, *, is_newest: bool = False) -> int | None:
         """Return the open time (s) of the oldest, or newest, candle up to a time; None without one."""
@@ -322,13 +326,13 @@ class KlinesApi:
         location = f"{span.series} from {self._order[0].host}"
         rule = "two responses with the same candles must be equal"
         got = f"{_NUM_AGREEING + 1} responses that differ"
-        fix = f"Try again later, or ask another address with {URL_VARIABLE}"
+        fix = f"Try again later, or ask another address with {self.market.hosts_variable}"
         raise DataError(where=location, rule=rule, got=got, fix=fix)
 
     def _page(self, span: CandleSpan, most: int, *, is_newest: bool = False) -> pd.DataFrame:
         """Request the oldest candles of a span, or the newest, at most `most`."""
         parameters: dict[str, str | int] = {
-            "symbol": span.series.symbol,
+            "symbol": self.market.symbol_of(span.series),
             "interval": span.series.timeframe,
             "endTime": span.last_s * 1_000,
             "limit": most,
@@ -339,10 +343,20 @@ class KlinesApi:
         def read(content: bytes, host: str) -> pd.DataFrame:
             return read_klines(content, host, span, most)
 
-        return self._ask(f"klines?{urlencode(parameters)}", str(span.series), read)
+        try:
+            return self.ask(f"klines?{urlencode(parameters)}", str(span.series), read)
+        except UnknownSymbolError as error:
+            fix = self.market.advice(span.series, error.fix)
+            raise UnknownSymbolError(where=error.where, rule=error.rule, got=error.got, fix=fix) from error
 
-    def _ask(self, query: str, name: str, read: Read[Answer]) -> Answer:
-        """Try the hosts in order and return what `read` makes of the first valid response."""
+    def ask(self, query: str, name: str, read: Read[Answer]) -> Answer:
+        """Try the hosts in order and return what `read` makes of the first valid response.
+
+        Args:
+            query: Path below the API's, with its parameters.
+            name: What is requested, for messages.
+            read: Reads the body of a response; a `DataError` refuses it.
+        """
         troubles = []
         for address in list(self._order):
             try:
@@ -355,16 +369,18 @@ class KlinesApi:
             with self._order_lock:  # this host comes first from now on
                 self._order.sort(key=lambda other: other != address)
             return answer
-        rule = f"must be answered by one of the hosts of {URL_VARIABLE}"
+        variable = self.market.hosts_variable
+        rule = f"must be answered by one of the hosts of {variable}"
         got = "; ".join(shown(trouble, _MOST_TROUBLE // len(troubles)) for trouble in troubles)
-        instead = f"set {URL_VARIABLE} to other hosts, or take what the archive has with param:source vision"
+        archive = f"vision{self.market.source_suffix}"
+        instead = f"set {variable} to other hosts, or take what the archive has with param:source {archive}"
         fix = f"Check the connection, {instead}"
         raise DataError(where=f"{name} from the exchange's API", rule=rule, got=got, fix=fix)
 
     def _answer(self, address: downloads.Address, query: str, name: str, read: Read[Answer]) -> Answer:
         """Send the request to one host, and again if its response is invalid."""
         for _ in range(_NUM_READS):
-            url = f"{address.url}/api/v3/{query}"
+            url = f"{address.url}/{self.market.api_folder}/{query}"
             content = self.downloader.fetch(url, max_bytes=MAX_ANSWER_BYTES, auth=address.auth, name=name)
             try:
                 return read(content or b"", address.host)
@@ -376,17 +392,18 @@ class KlinesApi:
         ) from last_error
 
 
-def read_addresses(urls: str | None = None) -> tuple[downloads.Address, ...]:
-    """Read comma-separated addresses of the API: the argument, `V8_REST_URL` or the exchange's own."""
-    texts = (urls or os.environ.get(URL_VARIABLE) or DEFAULT_URLS).split(",")
+def read_addresses(urls: str | None = None, market: Market = SPOT) -> tuple[downloads.Address, ...]:
+    """Read comma-separated addresses of the API: the argument, the market's variable, or the exchange's."""
+    variable = market.hosts_variable
+    texts = (urls or os.environ.get(variable) or market.default_hosts).split(",")
     kind = "the exchange's API, or of several, comma-separated"
     addresses = tuple(
-        downloads.read_address(URL_VARIABLE, DEFAULT_URLS, kind, url=text.strip()) for text in texts
+        downloads.read_address(variable, market.default_hosts, kind, url=text.strip()) for text in texts
     )
     if len({address.url for address in addresses}) < len(addresses):
         rule = "names each address once"
         got = ", ".join(address.url for address in addresses)
-        raise ProfileError(where=URL_VARIABLE, rule=rule, got=got, fix="Remove the repetition")
+        raise ProfileError(where=variable, rule=rule, got=got, fix="Remove the repetition")
     return addresses
 
 
@@ -506,9 +523,10 @@ class ApiPolicy(downloads.ServerPolicy):
 
     kind = "API"
 
-    def __init__(self, sleep: Callable[[float], None] = time.sleep) -> None:
-        super().__init__(URL_VARIABLE)
+    def __init__(self, sleep: Callable[[float], None] = time.sleep, *, market: Market = SPOT) -> None:
+        super().__init__(market.hosts_variable)
         self._sleep = sleep
+        self._near_weight = market.near_weight
         self._blocked_until_s: dict[str, float] = {}
         """By host: time of the monotonic clock before which it gets no request, in seconds."""
 
@@ -521,7 +539,7 @@ class ApiPolicy(downloads.ServerPolicy):
     def has_content(self, url: str, response: requests.Response) -> bool:
         """See `ServerPolicy`; the used weight is checked, and the reason of an error response is read."""
         used = response.headers.get(_WEIGHT_HEADER, "")
-        if used.isascii() and used.isdigit() and len(used) < 10 and int(used) >= NEAR_WEIGHT:
+        if used.isascii() and used.isdigit() and len(used) < 10 and int(used) >= self._near_weight:
             self._block(url, _MINUTE_S - _second_of_minute(response.headers.get("Date", "")))
         status = response.status_code
         if status in _TOO_MANY:
@@ -529,7 +547,7 @@ class ApiPolicy(downloads.ServerPolicy):
             pause_s = trouble.wait_s or 0.0
             if pause_s > downloads.LONGEST_RETRY_AFTER_S:
                 most = f"{downloads.LONGEST_RETRY_AFTER_S:.0f} s"
-                raise _host_refuses(url, f"status {status}, not to be asked again within {most}")
+                raise self._host_refuses(url, f"status {status}, not to be asked again within {most}")
             self._block(url, pause_s)
             raise trouble
         if status == 400:
@@ -538,7 +556,7 @@ class ApiPolicy(downloads.ServerPolicy):
         if status >= 500:
             return super().has_content(url, response)
         if status != 200:
-            raise _host_refuses(url, f"status {status} {response.reason}")
+            raise self._host_refuses(url, f"status {status} {response.reason}")
         return True
 
     def _block(self, url: str, pause_s: float) -> None:
@@ -550,9 +568,13 @@ class ApiPolicy(downloads.ServerPolicy):
     def _refusal(self, url: str, number: int, message: str) -> DataError:
         got = f"status 400, {number} {message}" if number else "status 400"
         if number != _INVALID_SYMBOL:
-            return _host_refuses(url, got)
+            return self._host_refuses(url, got)
         rule = "must ask for a symbol that the exchange lists"
         return UnknownSymbolError(where=url, rule=rule, got=got, fix="Check the symbol")
+
+    def _host_refuses(self, url: str, got: str) -> DataError:
+        fix = f"Check that it may be reached from here, or set {self.variable} to other hosts"
+        return DataError(where=url, rule="the API must answer 200", got=got, fix=fix)
 
 
 def _second_of_minute(date: str) -> int:
@@ -561,8 +583,3 @@ def _second_of_minute(date: str) -> int:
         return parsedate_to_datetime(date).second
     except (ValueError, TypeError, IndexError, OverflowError):
         return 0
-
-
-def _host_refuses(url: str, got: str) -> DataError:
-    fix = f"Check that it may be reached from here, or set {URL_VARIABLE} to other hosts"
-    return DataError(where=url, rule="the API must answer 200", got=got, fix=fix)

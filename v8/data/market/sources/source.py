@@ -19,6 +19,8 @@ from v8.base.registry import Named, Registry, make_entries, read_list
 from v8.data.market.series import Series, series_advice
 
 if TYPE_CHECKING:  # the command line lists the sources without waiting for pandas
+    import pandas as pd
+
     from v8.data.market.candles import Candles
 
 
@@ -125,6 +127,41 @@ class ReadsDataset(Protocol):
         """The dataset, `user/name`."""
 
 
+@dataclass(frozen=True, eq=False)
+class SourceTable:
+    """A table of covariates of one series."""
+
+    frame: "pd.DataFrame"
+    known_until_s: int  # seconds since the epoch; later rows may exist that are not in the table
+
+
+@runtime_checkable
+class OffersTables(Protocol):
+    """A source that has tables of covariates besides candles."""
+
+    @property
+    def table_names(self) -> tuple[str, ...]:
+        """The names that a profile may write under `covariates`, such as `funding`."""
+
+    def table(self, name: str, candles: "Candles") -> SourceTable:
+        """Return the rows of a table that the bars of some candles may read, or more of them.
+
+        Args:
+            name: One of `table_names`.
+            candles: Candles of the series whose table it is.
+
+        Raises:
+            DataError: If there is none, or it cannot be read.
+        """
+
+
+def tables_of(source: "CandleSource | None") -> OffersTables | None:
+    """Return the source behind its views if it has tables of covariates; else None."""
+    if isinstance(source, CutOffSource | CachedCandles):
+        return tables_of(source.source)
+    return source if isinstance(source, OffersTables) else None
+
+
 def dataset_of(source: "CandleSource") -> str | None:
     """Return the dataset of the Hub that a source reads, `user/name`; None if it reads none."""
     if isinstance(source, CutOffSource):
@@ -136,7 +173,7 @@ class CachedCandles:
     """A view of a source that returns only the candles cached on this machine; see `CachesCandles`."""
 
     def __init__(self, source: CandleSource) -> None:
-        self._source = source
+        self.source = source
         self.name = source.name
         self.is_publishable = source.is_publishable
 
@@ -146,11 +183,11 @@ class CachedCandles:
         Raises:
             DataError: If none are cached, or the source has no cache.
         """
-        if end_s is None or not isinstance(self._source, CachesCandles):
+        if end_s is None or not isinstance(self.source, CachesCandles):
             rule = "needs candles that are kept on this machine"
             fix = f"Fetch them from the source {self.name} itself"
             raise DataError(where=f"{series} from {self.name}", rule=rule, got="none", fix=fix)
-        return self._source.cached(series, num_bars, end_s)
+        return self.source.cached(series, num_bars, end_s)
 
 
 @dataclass(frozen=True)
@@ -162,11 +199,15 @@ class SourceKind(Named):
             settings that the source cannot work with.
         reads_folder: Whether `open` takes the existing folder of `--data-dir`; else it takes no argument.
         also: What users call it.
+        present: The source that has newer candles of the same market, for forecasts; None if it is this one.
+        symbol_suffix: End of all symbols that only sources of this market have, such as ".P"; else empty.
     """
 
     open: Callable[..., CandleSource]
     reads_folder: bool = False
     also: Sequence[str] = ()
+    present: str | None = None
+    symbol_suffix: str | None = None
 
 
 _DESCRIPTIONS: Final = [*read_list("v8.data.market.sources", "sources.yaml"), *annexes.entries("sources")]
@@ -179,6 +220,16 @@ _OTHER_NAMES: Final = {
     **{other: kind.name for kind in SOURCES.values() for other in kind.also},
 }
 """What users call the sources."""
+
+
+def present_source(name: str) -> str:
+    """Return the name of the source that has newer candles of the same market, the source itself without one.
+
+    >>> present_source("vision"), present_source("files")
+    ('live', 'files')
+    """
+    kind = SOURCES.get(name)
+    return kind.present if kind and kind.present and kind.present in SOURCES else name
 
 
 def open_source(
@@ -243,14 +294,6 @@ class CutOffSource:
 
     def _newest_of_timeframe_s(self, timeframe: str) -> int:
         return next(last_s for name, last_s in self._newest_s.items() if name.endswith(f"-{timeframe}"))
-
-
-def require_listed(series: Series, source: str) -> None:
-    """Refuse a symbol that the exchange cannot have, before any request is sent."""
-    if not series.symbol.isalnum():
-        rule = "the exchange's symbols are letters and digits, such as BTCUSDT"
-        fix = "Write it as the exchange does, or give files of your own with param:source files"
-        raise UnknownSeriesError(where=f"{series} from {source}", rule=rule, got=series.symbol, fix=fix)
 
 
 class AdvisedSeriesError(UnknownSeriesError):

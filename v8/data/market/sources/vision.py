@@ -1,14 +1,10 @@
 """The source `vision`: the exchange's public archive of monthly and daily candle zips.
 
 A series is assembled from the newest monthly zip, the daily zips after it, and then older months until there
-are enough candles. A month that is absent between two others is read from daily zips. The base address is
-`V8_VISION_URL`, read at each call; its user and password are sent with every request and nowhere else.
+are enough candles. A month that is absent between two others is read from daily zips; `archive.py` says how a
+zip is verified.
 
     {base}/data/spot/{monthly|daily}/klines/{SYM}/{TF}/{SYM}-{TF}-{YYYY-MM[-DD]}.zip   and .CHECKSUM
-
-A zip is valid if its sha256 is the one in its .CHECKSUM and it contains exactly one file, with the expected
-name and a plausible size, whose rows lie within its month or day. Nothing is ever unpacked to disk. Valid
-zips are cached by base address and never requested again. Absence is never cached, because archives grow.
 
 Whether a zip exists is checked by requesting its .CHECKSUM. If only the checksum is missing, the zip itself
 would be overlooked; therefore the zip is requested wherever candles are missing: within the series, directly
@@ -17,49 +13,41 @@ checksum.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from math import ceil
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import ClassVar
 
-import numpy as np
 import pandas as pd
 
-from v8.base import storage
-from v8.base.errors import DataError, UnknownSeriesError
+from v8.base.errors import UnknownSeriesError
 from v8.data.market.candles import Candles, require_num_bars
 from v8.data.market.checks import check_candles
 from v8.data.market.frames import read_open_times
 from v8.data.market.series import DAY_S, US_PER_S, Series, iso
-from v8.data.market.sources.downloads import Address, Downloader, FileFetcher, OfflineFetcher, read_address
-from v8.data.market.sources.source import require_listed
-from v8.data.market.sources.tables import (
-    MAX_CHECKSUM_BYTES,
-    PACKING_FAULTS,
-    checksum_of,
-    read_csv_table,
-    unzipped,
+from v8.data.market.sources.archive import (
+    URL_VARIABLE,
+    ArchiveZips,
+    Tables,
+    foreign_file,
+    read_archive_address,
+    require_within,
+    zip_member,
 )
+from v8.data.market.sources.downloads import Downloader, FileFetcher, OfflineFetcher
+from v8.data.market.sources.exchange import SPOT, Market
+from v8.data.market.sources.tables import read_csv_table
 from v8.profile.columns import OPEN_TIME
 
-URL_VARIABLE = "V8_VISION_URL"
-DEFAULT_URL = "https://data.binance.vision"
 FIRST_MONTH = pd.Period("2017-07", "M")  # the exchange opened in July 2017; there are no older candles
 PROBES_AT_ONCE = 8
 MOST_ABSENT_DAYS = 7
 MOST_ABSENT_MONTHS = 12
 _SHORTEST_MONTH_S = 28 * DAY_S
 _MOST_MONTHS_AT_ONCE = 12
-_NUM_CHECKSUM_TRIES = 3
-
-MAX_ZIP_BYTES = 64 << 20
-MAX_CSV_BYTES = 128 << 20  # a month of one-minute candles is about 6 MB of text
-MAX_EXPANSION = 100  # candle texts shrink by a factor of 3 to 6, the zeros of a decompression bomb by 1,000
-Tables = dict[pd.Period, pd.DataFrame]  # rows of each month or day
 
 
 class NotArchivedError(UnknownSeriesError):
@@ -70,14 +58,19 @@ class NotArchivedError(UnknownSeriesError):
 class VisionSource:
     """Candles from the exchange archive, or a mirror of it."""
 
-    name: ClassVar = "vision"
     is_publishable: ClassVar = True
 
+    market: Market = SPOT
     downloader: FileFetcher = field(default_factory=partial(Downloader, URL_VARIABLE))
     now: Callable[[], float] = time.time  # clock in seconds since the epoch
 
     def __post_init__(self) -> None:
         read_archive_address()
+
+    @property
+    def name(self) -> str:
+        """The name under which the source is opened."""
+        return f"vision{self.market.source_suffix}"
 
     def require(self, series: Series) -> None:
         """Refuse a series that is not in the archive, by requesting checksums only; see `ChecksSeries`."""
@@ -103,27 +96,35 @@ class VisionSource:
         return replace(self, downloader=OfflineFetcher()).candles(series, num_bars, end_s)
 
     def _zips(self, series: Series) -> "_SeriesZips":
-        require_listed(series, self.name)
-        return _SeriesZips(series, read_archive_address(), self.downloader)
+        self.market.require_listed(series, self.name)
+        return _SeriesZips(
+            series=series,
+            market=self.market,
+            source=self.name,
+            address=read_archive_address(),
+            downloader=self.downloader,
+        )
 
 
-def read_archive_address() -> Address:
-    """Read the base address of the archive: that of `V8_VISION_URL`, or the exchange's own."""
-    return read_address(URL_VARIABLE, DEFAULT_URL, "a candle archive")
-
-
-@dataclass(frozen=True, eq=False)
-class _SeriesZips:
-    """The zips of one series during one call: from the cache, or else from the archive."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _SeriesZips(ArchiveZips):
+    """The zips of one series."""
 
     series: Series
-    address: Address
-    downloader: FileFetcher
-    _checksums: dict[pd.Period, str | None] = field(default_factory=dict)  # None for an absent one
+    market: Market
+    source: str  # name of the source, for messages
 
-    def url(self, period: pd.Period) -> str:
-        """Return the address of a zip."""
-        return f"{self.address.url}/{_zip_path(self.series, period)}"
+    def path(self, period: pd.Period) -> PurePosixPath:
+        """See `ArchiveZips`."""
+        return _zip_path(self.market, self.series, period)
+
+    def read(self, content: bytes, period: pd.Period) -> pd.DataFrame:
+        """Return the columns `open_time` and `OHLCV`; the rows are in the order of the file."""
+        return _read_zip(content, self.series, period, self.url(period), self.market)
+
+    def check(self, table: pd.DataFrame) -> None:
+        """See `ArchiveZips`."""
+        check_candles(table, self.series, source=self.source)
 
     def newest_month(self, last_s: int) -> pd.Period | None:
         """Return the newest month that exists, at or before a time; None without any."""
@@ -138,94 +139,6 @@ class _SeriesZips:
             if newest:
                 return newest
         return None
-
-    def newest(self, periods: Sequence[pd.Period]) -> pd.Period | None:
-        """Return the newest of some months and days that exists; None if none does."""
-        exist = self.downloader.map(self._exists, periods)
-        return max((period for period, exists in zip(periods, exist, strict=True) if exists), default=None)
-
-    def tables(self, periods: Sequence[pd.Period]) -> Tables:
-        """Read many zips in parallel and return those that exist."""
-        tables = self.downloader.map(self._table, periods)
-        return {period: table for period, table in zip(periods, tables, strict=True) if table is not None}
-
-    def absent(self) -> list[pd.Period]:
-        """List the requested months and days without a checksum."""
-        return [period for period, checksum in self._checksums.items() if checksum is None]
-
-    def require_absent(self, periods: Iterable[pd.Period]) -> None:
-        """Refuse an archive in which zips exist whose checksums are missing."""
-        self.downloader.map(self._require_absent, periods)
-
-    def _require_absent(self, period: pd.Period) -> None:
-        url = self.url(period)
-        if self._fetch(url, MAX_ZIP_BYTES) is not None:
-            raise _foreign(f"{url}.CHECKSUM", "must exist if its zip does", "the zip alone")
-
-    def _exists(self, period: pd.Period) -> bool:
-        return self._cached(period) is not None or self._checksum(period) is not None
-
-    def _table(self, period: pd.Period) -> pd.DataFrame | None:
-        """Read a zip from the cache or the archive; None if it does not exist."""
-        cached = self._cached(period)
-        if cached is not None:
-            return _read_zip(cached, self.series, period, self.url(period))
-        content = self._downloaded(period)
-        if content is None:
-            return None
-        table = _read_zip(content, self.series, period, self.url(period))
-        with suppress(DataError):  # a zip with faults is not cached: its publisher may correct it
-            check_candles(table, self.series, source=VisionSource.name)
-            path, checksum_path = self._cache_paths(period)
-            storage.write_cache(path, content)
-            storage.write_cache(checksum_path, f"{storage.digest_bytes(content)}\n".encode("ascii"))
-        return table
-
-    def _cached(self, period: pd.Period) -> bytes | None:
-        """Return a zip from the cache; None if it is missing or damaged."""
-        path, checksum_path = self._cache_paths(period)
-        try:
-            content = storage.read_given(path, MAX_ZIP_BYTES)
-            checksum = storage.read_given(checksum_path, MAX_CHECKSUM_BYTES).decode("ascii")
-        except (OSError, UnicodeDecodeError):
-            return None
-        return content if storage.digest_bytes(content) == checksum.strip() else None
-
-    def _downloaded(self, period: pd.Period) -> bytes | None:
-        """Download a zip and verify its checksum; None if there is no checksum."""
-        url = self.url(period)
-        got = "another one"
-        for _ in range(_NUM_CHECKSUM_TRIES):
-            checksum = self._checksum(period)
-            if checksum is None:
-                return None
-            content = self._fetch(url, MAX_ZIP_BYTES)
-            if content is not None and storage.digest_bytes(content) == checksum:
-                return content
-            got = "no zip" if content is None else "another one"
-            # Either of the two may be outdated: request both again.
-            self._checksums.pop(period, None)
-        rule = "must have the sha256 of its .CHECKSUM"
-        fix = f"Try again later or set {URL_VARIABLE} to another mirror"
-        raise DataError(where=url, rule=rule, got=f"{got}, {_NUM_CHECKSUM_TRIES} times", fix=fix)
-
-    def _checksum(self, period: pd.Period) -> str | None:
-        """Return the published sha256 of a zip, requested once; None if there is none."""
-        if period not in self._checksums:
-            url = f"{self.url(period)}.CHECKSUM"
-            path = _zip_path(self.series, period)
-            content = self._fetch(url, MAX_CHECKSUM_BYTES)
-            self._checksums[period] = None if content is None else _read_checksum(content, path, url)
-        return self._checksums[period]
-
-    def _fetch(self, url: str, max_bytes: int) -> bytes | None:
-        return self.downloader.fetch(url, max_bytes=max_bytes, auth=self.address.auth)
-
-    def _cache_paths(self, period: pd.Period) -> tuple[Path, Path]:
-        """Return the paths of a cached zip and of its checksum."""
-        cache = storage.home() / "vision" / self.address.folder_name
-        path = cache / _zip_path(self.series, period)
-        return path, path.with_name(f"{path.name}.sha256")
 
 
 def _collected(zips: _SeriesZips, num_bars: int, last_s: int, now_s: int) -> Candles:
@@ -244,7 +157,7 @@ def _collected(zips: _SeriesZips, num_bars: int, last_s: int, now_s: int) -> Can
     while True:
         ordered = sorted(tables, key=lambda period: period.start_time)
         frame = pd.concat([tables[period] for period in ordered], ignore_index=True)
-        candles = check_candles(frame, zips.series, source=VisionSource.name, now_s=now_s)
+        candles = check_candles(frame, zips.series, source=zips.source, now_s=now_s)
         num_missing = num_bars - int((candles.open_time_s <= last_s).sum())
         # Candles from before a re-listing would be dropped again.
         is_enough = num_missing <= 0 or candles.report.relisted_at is not None
@@ -336,8 +249,8 @@ def _recent_days(last_s: int) -> list[pd.Period]:
 def _not_archived(zips: _SeriesZips, last_s: int) -> NotArchivedError:
     rule = f"needs a zip in the archive at or before {iso(last_s)}"
     got = f"none at {zips.url(_period(last_s, 'M'))}, nor for any month since {FIRST_MONTH} or recent day"
-    fix = f"Check the symbol, the timeframe and {URL_VARIABLE}"
-    return NotArchivedError(where=f"{zips.series} from {VisionSource.name}", rule=rule, got=got, fix=fix)
+    fix = zips.market.advice(zips.series, f"Check the symbol, the timeframe and {URL_VARIABLE}")
+    return NotArchivedError(where=f"{zips.series} from {zips.source}", rule=rule, got=got, fix=fix)
 
 
 def _days(first: pd.Period, last: pd.Period) -> list[pd.Period]:
@@ -349,56 +262,25 @@ def _period(time_s: int, freq: str) -> pd.Period:
     return pd.Period(pd.Timestamp(time_s, unit="s"), freq)
 
 
-def _zip_path(series: Series, period: pd.Period) -> PurePosixPath:
-    """Return the path of a zip below the base address; that of its checksum ends in `.zip.CHECKSUM`.
+def _zip_path(market: Market, series: Series, period: pd.Period) -> PurePosixPath:
+    """Return the path of a zip below the base address.
 
-    >>> str(_zip_path(Series("BTCUSDT", "4h"), pd.Period("2024-08", "M")))
+    >>> str(_zip_path(SPOT, Series("BTCUSDT", "4h"), pd.Period("2024-08", "M")))
     'data/spot/monthly/klines/BTCUSDT/4h/BTCUSDT-4h-2024-08.zip'
     """
     kind = "monthly" if period.freqstr == "M" else "daily"
-    folder = PurePosixPath("data/spot", kind, "klines", series.symbol, series.timeframe)
-    return folder / f"{series}-{period}.zip"
+    symbol = market.symbol_of(series)
+    folder = PurePosixPath(market.archive_folder, kind, "klines", symbol, series.timeframe)
+    return folder / f"{symbol}-{series.timeframe}-{period}.zip"
 
 
-def _read_checksum(content: bytes, path: PurePosixPath, location: str) -> str:
-    """Read the sha256 in the .CHECKSUM of a zip: 64 small hex digits."""
-    checksum = checksum_of(content, path.name)
-    if checksum is None:
-        got = repr(content[:120].decode("utf-8", "replace"))
-        raise _foreign(location, f"must hold a sha256 and the name {path.name}", got)
-    return checksum
-
-
-def _read_zip(content: bytes, series: Series, period: pd.Period, location: str) -> pd.DataFrame:
+def _read_zip(
+    content: bytes, series: Series, period: pd.Period, location: str, market: Market = SPOT
+) -> pd.DataFrame:
     """Read the columns `open_time` and `OHLCV` of a zip in memory; the rows are in the order of the file."""
-    expected = f"{_zip_path(series, period).stem}.csv"
-    frame = read_csv_table(_member(content, expected, location), series, location)
+    expected = f"{_zip_path(market, series, period).stem}.csv"
+    frame = read_csv_table(zip_member(content, expected, location), series, location)
     if frame.empty:
-        raise _foreign(location, "must hold at least one row", "a header only")
-    open_s = read_open_times(frame[OPEN_TIME]).open_us // US_PER_S
-    opened = open_s.astype("datetime64[s]")
-    first = period.start_time.to_datetime64()
-    end = (period + 1).start_time.to_datetime64()
-    is_outside = (opened < first) | (opened >= end)
-    if is_outside.any():
-        others = f"{int(is_outside.sum())} others, the first at {iso(int(open_s[np.argmax(is_outside)]))}"
-        raise _foreign(location, f"rows must open within {period}", others)
+        raise foreign_file(location, "must hold at least one row", "a header only")
+    require_within(read_open_times(frame[OPEN_TIME]).open_us // US_PER_S, period, location)
     return frame
-
-
-def _member(content: bytes, expected: str, location: str) -> bytes:
-    limit = min(MAX_CSV_BYTES, MAX_EXPANSION * len(content))
-    try:
-        names, text = unzipped(content, limit)
-    except PACKING_FAULTS as error:
-        raise _foreign(location, "must be an intact zip", " ".join(str(error).split())) from error
-    if names != [expected]:
-        raise _foreign(location, f"must hold the one file {expected}", f"{names[:5]}")
-    if len(text) > limit:
-        raise _foreign(location, f"must unpack to at most {limit} bytes", "more")
-    return text
-
-
-def _foreign(location: str, rule: str, got: str) -> DataError:
-    """Return the error for a file that is not what its name in the archive says."""
-    return DataError(where=location, rule=rule, got=got, fix=f"Check that {URL_VARIABLE} is a candle archive")
