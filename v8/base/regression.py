@@ -39,27 +39,34 @@ def least_absolute_errors(x_NP: FloatArray, y_NM: FloatArray) -> FloatArray:
     # symmetric, so only its upper triangle (K pairs) is computed.
     x_PN = np.ascontiguousarray(x_NP.T)
     y_MN = np.ascontiguousarray(y_NM.T)
-    first, second = np.triu_indices(len(x_PN))
+    num_terms = len(x_PN)
+    first, second = np.triu_indices(num_terms)
     products_KN = x_PN[first] * x_PN[second]
-    left_MPP = np.empty((len(y_MN), len(x_PN), len(x_PN)))
+    identity_PP = np.eye(num_terms)
+    left_MPP = np.empty((len(y_MN), num_terms, num_terms))
     median_M1 = np.median(np.abs(y_MN), axis=1, keepdims=True)
     mean_M1 = np.mean(np.abs(y_MN), axis=1, keepdims=True)
     # The typical size of a target; the mean if more than half of them are zero, 1 if all are.
     typical_M1 = np.where(median_M1 > 0, median_M1, np.where(mean_M1 > 0, mean_M1, 1.0))
     weights_MN = np.ones_like(y_MN)
+    # Memory that is used again in every round: new memory takes longer than what is computed there.
+    errors_MN = np.empty_like(y_MN)
     for number in range(NUM_ROUNDS + NUM_FINE_ROUNDS):
         share = SMALLEST_ERROR_SHARE if number < NUM_ROUNDS else FINE_ERROR_SHARE
-        smallest_M1 = share * typical_M1
         # Normal equations of weighted least squares: (X' W X) b = X' W y, for each target.
         weighted_products_MK = weights_MN @ products_KN.T
         left_MPP[:, first, second] = weighted_products_MK
         left_MPP[:, second, first] = weighted_products_MK
-        ridge = RIDGE_SHARE * np.trace(left_MPP, axis1=1, axis2=2) / len(x_PN)
-        left_MPP += np.where(ridge > 0, ridge, 1.0)[:, None, None] * np.eye(len(x_PN))
-        right_MP = (weights_MN * y_MN) @ x_PN.T
+        ridge = RIDGE_SHARE * np.trace(left_MPP, axis1=1, axis2=2) / num_terms
+        left_MPP += np.where(ridge > 0, ridge, 1.0)[:, None, None] * identity_PP
+        right_MP = np.multiply(weights_MN, y_MN, out=errors_MN) @ x_PN.T
         fitted_MP = np.linalg.solve(left_MPP, right_MP[:, :, None])[:, :, 0]
-        weights_MN = 1.0 / np.maximum(np.abs(y_MN - fitted_MP @ x_PN), smallest_M1)
-        weights_MN /= weights_MN.max(axis=1, keepdims=True)  # only ratios matter; small ones cannot overflow
+        np.matmul(fitted_MP, x_PN, out=errors_MN)
+        np.subtract(y_MN, errors_MN, out=errors_MN)
+        np.abs(errors_MN, out=errors_MN)
+        np.maximum(errors_MN, share * typical_M1, out=errors_MN)
+        # Only ratios matter: divided by the smallest error, the largest weight is 1 and none can overflow.
+        np.divide(errors_MN.min(axis=1, keepdims=True), errors_MN, out=weights_MN)
     return fitted_MP.T.astype(np.float64)
 
 

@@ -318,10 +318,12 @@ def _squared_errors(error_NHC: NDArray[np.float64]) -> SquaredErrorGrid:
 
 def _tuples(values: Any) -> Any:
     """Return an array as nested tuples of floats, which can be compared and hashed."""
-    cells = np.asarray(values)
-    if cells.ndim > 1:
-        return tuple(_tuples(row) for row in cells)
-    return tuple(float(cell) for cell in cells)
+    return _frozen(np.asarray(values, np.float64).tolist())
+
+
+def _frozen(cells: Any) -> Any:
+    """Return nested lists as tuples; a number is returned as it is."""
+    return tuple(map(_frozen, cells)) if isinstance(cells, list) else cells
 
 
 def _mean(numbers: Iterable[float]) -> float:
