@@ -1,4 +1,4 @@
-"""The HTTP client: every answer ends within the limit, and no password of another program is sent."""
+"""The HTTP client: every answer ends within the limit, what may pass is tried again, no password is sent."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import os
 import socket
 import threading
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import closing
 from pathlib import Path
 
@@ -16,13 +17,21 @@ from broken_http import STALLED, RawServer, answer
 from local_server import LocalServer, QuietHandler
 
 from v8.annexes.live.ledger.receiver import SECRET_VARIABLE, Receiver
-from v8.base.http_client import BROKEN, HttpClient, RequestTimes
-from v8.base.net import TransientError, call_within
+from v8.base.http_client import (
+    BROKEN,
+    HttpClient,
+    RetryFailure,
+    RetryPolicy,
+    TimeLimits,
+    TransientError,
+    asked_wait_s,
+    call_within,
+)
 from v8.data.market.sources.downloads import Downloader
 
-TIMES = RequestTimes(connect_s=5.0, silence_s=5.0, all_s=0.5)
+TIMES = TimeLimits(connect_s=5.0, silence_s=5.0, try_s=0.5)
 """Less than a silence: so what ends a request is the limit of everything together."""
-PATIENT = RequestTimes(connect_s=20.0, silence_s=20.0, all_s=60.0)
+PATIENT = TimeLimits(connect_s=20.0, silence_s=20.0, try_s=60.0)
 
 ONE_BY_ONE: list[bytes | float] = [b"x", 0.05]
 
@@ -145,7 +154,7 @@ def test_an_answer_that_never_ends_is_cut_at_the_limit(pieces: list[bytes | floa
         HttpClient({}) as client,
         pytest.raises(TimeoutError, match=r"it took longer than 0\.5 s in all"),
     ):
-        client.ask("GET", server.url, body, times=TIMES)
+        client.ask("GET", server.url, body, limits=TIMES)
 
 
 @pytest.mark.nightly
@@ -157,15 +166,15 @@ def test_a_handshake_of_tls_that_drips_is_cut_at_the_limit() -> None:
         pytest.raises(TimeoutError, match="it took longer"),
     ):
         # Long enough for the certificates to be read: the handshake has begun when time is up.
-        times = RequestTimes(connect_s=20.0, silence_s=20.0, all_s=4.0)
-        client.ask("GET", server.url.replace("http:", "https:"), body, times=times)
+        limits = TimeLimits(connect_s=20.0, silence_s=20.0, try_s=4.0)
+        client.ask("GET", server.url.replace("http:", "https:"), body, limits=limits)
 
 
 def test_a_proxy_that_drips_is_cut_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(RawServer([b"HTTP/1.1 200 OK\r\nX: ", *ONE_BY_ONE * 600], stays=True)) as proxy:
         monkeypatch.setenv("HTTPS_PROXY", proxy.url)
         with HttpClient({}) as client, pytest.raises(TimeoutError, match="it took longer"):
-            client.ask("GET", "https://candles.example/a", body, times=TIMES)
+            client.ask("GET", "https://candles.example/a", body, limits=TIMES)
 
 
 def test_the_connection_of_a_request_that_was_cut_is_closed() -> None:
@@ -181,20 +190,20 @@ def test_the_connection_of_a_request_that_was_cut_is_closed() -> None:
 
         threading.Thread(target=serve, daemon=True).start()
         with pytest.raises(TimeoutError):
-            client.ask("GET", f"http://127.0.0.1:{listening.getsockname()[1]}/", body, times=TIMES)
+            client.ask("GET", f"http://127.0.0.1:{listening.getsockname()[1]}/", body, limits=TIMES)
         assert ended.wait(30)
 
 
 def test_connections_are_kept_and_may_be_cut_later() -> None:
     with Recorder() as server, HttpClient({}) as client:
         for _ in range(3):
-            assert client.ask("GET", server.url, status, times=PATIENT) == 200
-            assert client.ask("GET", server.url, body, times=PATIENT) == b""
+            assert client.ask("GET", server.url, status, limits=PATIENT) == 200
+            assert client.ask("GET", server.url, body, limits=PATIENT) == b""
     pieces: list[bytes | float] = [b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", 1.0, *ONE_BY_ONE * 600]
     with closing(RawServer(pieces, stays=True)) as raw, HttpClient({}) as client:
-        assert client.ask("GET", raw.url, body, times=PATIENT) == b"ok"
+        assert client.ask("GET", raw.url, body, limits=PATIENT) == b"ok"
         with pytest.raises(BROKEN):
-            client.ask("GET", raw.url, body, times=TIMES)
+            client.ask("GET", raw.url, body, limits=TIMES)
         assert raw.num_connections == 1
 
 
@@ -214,21 +223,85 @@ def test_two_lengths_are_refused() -> None:
     with (
         closing(RawServer([answer("Content-Length: 7", "Content-Length: 9")])) as server,
         HttpClient({}) as client,
-        pytest.raises(BROKEN, match="two content lengths in one response"),
+        pytest.raises(BROKEN, match="Content-Length contained multiple unmatching values"),
     ):
-        client.ask("GET", server.url, body, times=PATIENT)
+        client.ask("GET", server.url, body, limits=PATIENT)
 
 
 def test_what_a_call_raises_or_returns_in_time_comes_back() -> None:
     def fail() -> None:
         raise KeyError("mine")
 
-    cuts: list[bool] = []
-    assert call_within(60, lambda: 7, lambda: cuts.append(True)) == 7
+    assert call_within(60, lambda: 7) == 7
     with pytest.raises(KeyError, match="mine"):
-        call_within(60, fail, lambda: cuts.append(True))
-    assert cuts == []
+        call_within(60, fail)
     waiting = threading.Event()
     with pytest.raises(TimeoutError, match=r"longer than 0\.01 s in all"):
-        call_within(0.01, lambda: waiting.wait(60), lambda: (cuts.append(True), waiting.set()))
-    assert cuts == [True]
+        call_within(0.01, lambda: waiting.wait(60))
+    given_up: Future[None] = Future()
+    threading.Timer(0.01, given_up.set_result, [None]).start()
+    with pytest.raises(TimeoutError, match="given up"):
+        call_within(60, lambda: waiting.wait(60), given_up)
+    waiting.set()
+
+
+class GaveUpError(Exception):
+    def __init__(self, refused: RetryFailure) -> None:
+        super().__init__(str(refused.trouble))
+        self.refused = refused
+
+
+def failing(times: int, wait_s: float | None = None) -> Callable[[float], str]:
+    """Fail so many times, then answer."""
+    troubles = [TransientError("status 503", wait_s) for _ in range(times)]
+
+    def ask(_: float) -> str:
+        if troubles:
+            raise troubles.pop()
+        return "answer"
+
+    return ask
+
+
+@pytest.fixture
+def pauses_s() -> list[float]:
+    return []
+
+
+def test_pauses_double_up_to_the_longest_and_are_spread(pauses_s: list[float]) -> None:
+    patience = RetryPolicy(num_tries=5, first_s=1.0, longest_s=4.0, sleep=pauses_s.append)
+    assert patience.call(failing(4), GaveUpError) == "answer"
+    ceilings_s = [1.0, 2.0, 4.0, 4.0]
+    assert all(most / 2 <= pause <= most for pause, most in zip(pauses_s, ceilings_s, strict=True))
+
+
+def test_the_pause_that_a_server_asks_for_is_kept_up_to_a_limit(pauses_s: list[float]) -> None:
+    assert RetryPolicy(sleep=pauses_s.append).call(failing(1, 7.0), GaveUpError) == "answer"
+    assert RetryPolicy(sleep=pauses_s.append, most_asked_s=5.0).call(failing(1, 7.0), GaveUpError) == "answer"
+    assert pauses_s == [7.0, 5.0]
+
+
+def test_after_the_last_try_the_refusal_tells_how_often_it_was_tried(pauses_s: list[float]) -> None:
+    with pytest.raises(GaveUpError, match="status 503") as caught:
+        RetryPolicy(num_tries=3, sleep=pauses_s.append).call(failing(9), GaveUpError)
+    assert (caught.value.refused.num_tries, caught.value.refused.is_late, len(pauses_s)) == (3, False, 2)
+
+
+def test_no_try_begins_that_could_end_too_late(pauses_s: list[float]) -> None:
+    with pytest.raises(GaveUpError, match="status 503") as caught:
+        RetryPolicy(most_s=10.0, try_s=4.0, sleep=pauses_s.append).call(failing(9, 7.0), GaveUpError)
+    assert (caught.value.refused.is_late, caught.value.refused.pause_s, pauses_s) == (True, 7.0, [])
+
+
+def test_a_try_that_moves_something_starts_the_count_anew(pauses_s: list[float]) -> None:
+    moved = iter([0, 1, 1, 2, 2, 3, 3])
+    patience = RetryPolicy(num_tries=2, sleep=pauses_s.append)
+    assert patience.call(failing(3), GaveUpError, progress=lambda: next(moved)) == "answer"
+    assert len(pauses_s) == 3
+
+
+@pytest.mark.parametrize(
+    "text", [None, "", "later", "-1", "7.5 s", "9" * 5_000, "Wed, 21 Oct 99999 07:28:00 GMT"]
+)
+def test_a_retry_after_that_means_nothing_is_none(text: str | None) -> None:
+    assert asked_wait_s(text) is None

@@ -33,7 +33,7 @@ from v8.annexes.live.ledger.receiver import SECRET_VARIABLE, Receiver
 from v8.annexes.live.ledger.record import live_record
 from v8.annexes.live.ledger.watching import LedgerUpdater, ServingModels, UpdateResult, request_delay_s
 from v8.annexes.live.promotion.decisions import Promotions
-from v8.base.net import RetryPolicy
+from v8.base.http_client import RetryPolicy
 from v8.cli.app import app
 from v8.data.market.series import Series, iso
 

@@ -12,7 +12,7 @@ from local_server import LocalServer, QuietHandler
 
 from v8.annexes.sources.hub_dataset import DATASET_VARIABLE, ENDPOINT_VARIABLE, HubSource, read_dataset
 from v8.base.errors import DataError, ProfileError
-from v8.base.net import RetryPolicy
+from v8.base.http_client import RetryPolicy
 from v8.data.market.series import Series
 from v8.data.market.sources.downloads import Downloader
 from v8.data.market.sources.source import CutOffSource, dataset_of, open_source

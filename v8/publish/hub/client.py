@@ -8,7 +8,7 @@ The client is the unmodified package `huggingface_hub`. Four things are done dif
 - The client may wait for ever. Here every request has a time limit, and a call is abandoned if fewer than
   `SLOWEST_BYTES_S` bytes a second move for that long. Messages count the seconds of silence for the user.
 - The client retries some requests and not others, and if the answer to a commit is lost it can commit twice.
-  Here it never retries. `v8.base.net.RetryPolicy` does, after it has looked at the state of the repository.
+  Here it never retries. `RetryPolicy` does, after it has looked at the state of the repository.
 - The client transfers large files by xet where that is installed: a client in Rust that has no time limit,
   reports nothing and cannot be interrupted. Here large files are uploaded by LFS and downloaded by plain
   HTTP, which every Hub offers. Xet saves traffic by deduplication, but models have no content in common.
@@ -43,7 +43,8 @@ from huggingface_hub.utils import _http
 from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
 from v8.base.errors import PublishError, V8Error, shown
-from v8.base.net import RetryFailure, RetryPolicy, TransientError, asked_wait_s, in_thread
+from v8.base.http_client import RetryFailure, RetryPolicy, TransientError, asked_wait_s
+from v8.base.net import in_thread
 from v8.base.storage import digest_file, digest_git_blob, expanded
 from v8.publish.hub import hub_endpoint
 

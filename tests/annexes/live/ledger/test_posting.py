@@ -20,7 +20,7 @@ from v8.annexes.live.ledger.database import Ledger
 from v8.annexes.live.ledger.posting import Outbox, keep_sending, send_messages
 from v8.annexes.live.ledger.receiver import SECRET_VARIABLE, Receiver
 from v8.base.errors import ArtifactError, ProfileError, PublishError
-from v8.base.net import RetryPolicy
+from v8.base.http_client import RetryPolicy
 from v8.model.evaluation.price_range import PriceRange
 
 PLACE = "./tiny"

@@ -3,20 +3,46 @@
 from __future__ import annotations
 
 import re
+import socket
+import ssl
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
+from pathlib import Path
 
 import pytest
 from broken_http import BROKEN, LATEST_S, STALLED, RawServer, answer
 
 from v8.base.errors import DataError
-from v8.base.net import RetryPolicy, reporting_waiting_to
-from v8.data.market.sources.downloads import Downloader, TimeLimits
+from v8.base.http_client import RetryPolicy, TimeLimits
+from v8.base.net import reporting_waiting_to
+from v8.data.market.sources.downloads import Downloader
 
 NUM_TRIES = 2
 LIMITS = TimeLimits(connect_s=2.0, silence_s=0.5, try_s=1.0, file_s=60.0, quiet_s=0.1)
+
+
+OWN_CERTIFICATE = """\
+-----BEGIN PRIVATE KEY-----
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgdskxdYs9BSB7WrOP
+HT9N78Ql+gwxtWvJd1GgU3IoSxChRANCAATIg/JlEYyepUsPOAFaBIAAugBYtxuK
+6hOAT3MwINNTrDiYcpCkLmUh2AtgKGxrEjwNFpQQApwNQUYd+JSievAZ
+-----END PRIVATE KEY-----
+-----BEGIN CERTIFICATE-----
+MIIBkDCCATagAwIBAgIUHWTJOW6E+ANBR+ZooJ2uxXySHggwCgYIKoZIzj0EAwIw
+FDESMBAGA1UEAwwJbG9jYWxob3N0MCAXDTI2MTEyODAzNDA0OFoYDzIxMjYxMTA0
+MDM0MDQ4WjAUMRIwEAYDVQQDDAlsb2NhbGhvc3QwWTATBgcqhkjOPQIBBggqhkjO
+PQMBBwNCAATIg/JlEYyepUsPOAFaBIAAugBYtxuK6hOAT3MwINNTrDiYcpCkLmUh
+2AtgKGxrEjwNFpQQApwNQUYd+JSievAZo2QwYjAdBgNVHQ4EFgQU2nsln5WMQPw0
+5iGqqscMdmpQvL4wHwYDVR0jBBgwFoAU2nsln5WMQPw05iGqqscMdmpQvL4wDwYD
+VR0TAQH/BAUwAwEB/zAPBgNVHREECDAGhwR/AAABMAoGCCqGSM49BAMCA0gAMEUC
+IG4QjA653WixlIEZSwCoCGizFN3BwzO+S+TNDHAZOA/AAiEA8TW148iKqvt1xPgc
+DD9xK5PN5BN7/VToZH8WQ5N1SIs=
+-----END CERTIFICATE-----
+"""
+"""A key and its certificate for 127.0.0.1 that nobody else has signed, for this test alone."""
 
 
 @pytest.fixture
@@ -137,3 +163,30 @@ def test_a_try_that_was_cut_does_not_cut_the_next_one(monkeypatch: pytest.Monkey
         with closing(Downloader("V8_VISION_URL", patience=patience, limits=limits)) as downloader:
             assert downloader.fetch(f"{server.url}/a", max_bytes=9) == b"candles"
         assert server.num_connections == 2
+
+
+def test_a_certificate_that_nobody_trusts_is_a_sentence_at_once(
+    downloader: Downloader, tmp_path: Path
+) -> None:
+    """At 56f927dc it was tried six times, and was a broken connection (SSLError)."""
+    (tmp_path / "own.pem").write_text(OWN_CERTIFICATE)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "own.pem")
+    num_connections = 0
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            nonlocal num_connections
+            with suppress(OSError):
+                while True:
+                    there, _ = listening.accept()
+                    num_connections += 1
+                    with there, suppress(OSError):
+                        context.wrap_socket(there, server_side=True).close()
+
+        threading.Thread(target=serve, daemon=True).start()
+        with pytest.raises(DataError) as caught:
+            downloader.fetch(f"https://127.0.0.1:{listening.getsockname()[1]}/a", max_bytes=9)
+    assert caught.value.got == "self-signed certificate"
+    assert "REQUESTS_CA_BUNDLE" in caught.value.fix
+    assert num_connections == 1

@@ -13,9 +13,9 @@ from broken_http import BROKEN, LATEST_S, STALLED, RawServer, answer
 from exchange_api import NOW_S, ExchangeApi
 
 from v8.base.errors import DataError
-from v8.base.net import RetryPolicy
+from v8.base.http_client import RetryPolicy, TimeLimits
 from v8.data.market.series import Series
-from v8.data.market.sources.downloads import Downloader, TimeLimits
+from v8.data.market.sources.downloads import Downloader
 from v8.data.market.sources.rest import MAX_ANSWER_BYTES, ApiPolicy, CandleSpan, KlinesApi, read_addresses
 
 SERIES = Series("BTCUSDT", "15m")

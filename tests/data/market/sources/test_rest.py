@@ -16,10 +16,11 @@ import pytest
 from exchange_api import NOW_S, ApiFault, ExchangeApi, blocked, code, too_many
 
 from v8.base.errors import DataError, ProfileError
+from v8.base.http_client import TimeLimits
 from v8.base.net import reporting_waiting_to
 from v8.data.market.series import Series, iso
 from v8.data.market.sources import rest
-from v8.data.market.sources.downloads import Downloader, TimeLimits
+from v8.data.market.sources.downloads import Downloader
 from v8.data.market.sources.live import LiveSource
 from v8.data.market.sources.rest import (
     API_RETRY_POLICY,

@@ -30,7 +30,7 @@ from v8.annexes.live.ledger.entries import Entry
 from v8.annexes.live.ledger.receiver import POST_RETRY_POLICY, Receiver
 from v8.annexes.live.ledger.record import live_losses
 from v8.base.errors import PublishError, V8Error
-from v8.base.net import RetryFailure, RetryPolicy
+from v8.base.http_client import RetryFailure, RetryPolicy
 from v8.base.storage import digest_json
 from v8.data.market.series import iso
 from v8.forecaster.forecaster import Forecaster

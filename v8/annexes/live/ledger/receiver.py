@@ -11,17 +11,15 @@ from typing import Final
 import requests
 
 from v8.base.errors import ProfileError
-from v8.base.http_client import BROKEN, HttpClient, RequestTimes
-from v8.base.net import TransientError
-from v8.base.version import VERSION
-from v8.data.market.sources.downloads import PATIENCE, trouble_of
+from v8.base.http_client import BROKEN, HttpClient, TimeLimits, TransientError, trouble_of
+from v8.data.market.sources.downloads import PATIENCE
 
 SECRET_VARIABLE: Final = "V8_POST_SECRET"  # noqa: S105 - its name
 _SECRET: Final = re.compile("(?ai)whsec_((?:[a-z0-9+/]{4}){8,}(?:[a-z0-9+/]{2}==|[a-z0-9+/]{3}=)?)")
 _ADDRESS: Final = re.compile(r"https?://((?:[A-Za-z0-9.-]+|\[[0-9a-f:]+\])(?::[0-9]{1,5})?)(?:[/?][!-~]*)?")
-TIMES: Final = RequestTimes(connect_s=5.0, silence_s=10.0, all_s=60.0)
+TIMES: Final = TimeLimits(connect_s=5.0, silence_s=10.0, try_s=60.0)
 """How long the receiver may take for one message."""
-POST_RETRY_POLICY: Final = replace(PATIENCE, try_s=TIMES.all_s)
+POST_RETRY_POLICY: Final = replace(PATIENCE, try_s=TIMES.try_s)
 """How often a message is tried again: 300 s in all."""
 
 
@@ -30,13 +28,13 @@ class Receiver:
 
     Args:
         url: The address.
-        times: How long the receiver may take for one message.
+        limits: How long the receiver may take for one message.
 
     Raises:
         ProfileError: If the address or the secret is missing or not valid.
     """
 
-    def __init__(self, url: str, times: RequestTimes = TIMES) -> None:
+    def __init__(self, url: str, limits: TimeLimits = TIMES) -> None:
         address = _ADDRESS.fullmatch(url)
         if not address:
             rule = "is http://HOST/PATH or https://HOST/PATH, without a user"
@@ -50,7 +48,7 @@ class Receiver:
         self.url = url
         self.host = address[1]
         self._secret = b64decode(secret[1])
-        self._times = times
+        self._limits = limits
 
     def send(self, message_id: str, body: str) -> None:
         """Send a message.
@@ -65,11 +63,10 @@ class Receiver:
             "webhook-timestamp": timestamp,
             "webhook-signature": f"v1,{b64encode(digest).decode()}",
             "content-type": "application/json",
-            "user-agent": f"v8/{VERSION}",
         }
         try:
             with HttpClient(headers) as client:
-                client.ask("POST", self.url, _require_accepted, times=self._times, body=body.encode())
+                client.ask("POST", self.url, _require_accepted, limits=self._limits, body=body.encode())
         except BROKEN as error:  # the texts of these errors hold the address, which may be secret
             raise TransientError(f"no answer ({type(error).__name__})") from None
 

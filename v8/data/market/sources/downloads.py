@@ -2,7 +2,7 @@
 
 How a response is interpreted is the `ServerPolicy` of the server. For a folder of files: status 404 means
 that the file is absent. Status 429, any 5xx, and every broken response (a closed connection, silence, single
-bytes at long intervals, a short body, contradictory headers) are retried as `v8.base.net` describes.
+bytes at long intervals, a short body, contradictory headers) are retried as `v8.base.http_client` describes.
 Anything else is an error immediately. A long wait is reported to the user.
 """
 
@@ -12,7 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, TypeVar
@@ -23,13 +23,23 @@ from requests.exceptions import InvalidSchema, InvalidURL, MissingSchema, TooMan
 from requests.utils import get_auth_from_url
 
 from v8.base.errors import DataError, ProfileError
-from v8.base.http_client import BROKEN, Auth, HttpClient, RequestHandle, RequestTimes
-from v8.base.net import RetryFailure, RetryPolicy, TransientError, asked_wait_s, report_waiting
-from v8.base.version import VERSION
+from v8.base.http_client import (
+    BROKEN,
+    Auth,
+    HttpClient,
+    RetryFailure,
+    RetryPolicy,
+    TimeLimits,
+    TransientError,
+    certificate_fault,
+    trouble_of,
+)
+from v8.base.net import report_waiting
 
 NUM_WORKERS = 5  # enough to hide latency, and no more than the queue of `python -m http.server` holds
 MOST_REDIRECTS = 3
 LONGEST_RETRY_AFTER_S = 120.0  # upper limit of the pause that a server can ask for
+LIMITS: Final = TimeLimits()
 PATIENCE: Final = RetryPolicy(most_asked_s=LONGEST_RETRY_AFTER_S)
 
 _CHUNK_BYTES = 1 << 16
@@ -38,17 +48,6 @@ _NO_ADDRESS = (InvalidSchema, InvalidURL, MissingSchema, TooManyRedirects)
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True, kw_only=True)
-class TimeLimits:
-    """How long a download may take, in seconds."""
-
-    connect_s: float = 10.0  # until a connection is established
-    silence_s: float = 30.0  # between two pieces of a response
-    try_s: float = 120.0  # one request, from the look-up of the host to the last byte of the response
-    file_s: float = 300.0  # all tries of a file and the pauses between them
-    quiet_s: float = 5.0  # waiting before the first report of it, and between two reports
 
 
 class ServerPolicy:
@@ -94,12 +93,6 @@ class ServerPolicy:
         return bytes(content)
 
 
-def trouble_of(response: requests.Response) -> TransientError:
-    """Return the temporary error for the status of a response, with the pause that the server asks for."""
-    wait_s = asked_wait_s(response.headers.get("Retry-After"))
-    return TransientError(f"status {response.status_code}", wait_s)
-
-
 class FileFetcher(Protocol):
     """Downloads files."""
 
@@ -140,17 +133,14 @@ class Downloader:
         policy: ServerPolicy | None = None,
         num_workers: int = NUM_WORKERS,
         patience: RetryPolicy = PATIENCE,
-        limits: TimeLimits = TimeLimits(),
+        limits: TimeLimits = LIMITS,
     ) -> None:
         self._policy = policy or ServerPolicy(variable)
         self._limits = limits
         self._patience = replace(patience, most_s=limits.file_s, try_s=limits.try_s)
         self._downloads: list[_Download] = []
         self._pool = ThreadPoolExecutor(num_workers, thread_name_prefix="v8-download")
-        # With compression the announced length would not be that of the content.
-        headers = {"User-Agent": f"v8/{VERSION}", "Accept-Encoding": "identity"}
-        self._client = HttpClient(headers, num_connections=num_workers, max_redirects=MOST_REDIRECTS)
-        self._times = RequestTimes(connect_s=limits.connect_s, silence_s=limits.silence_s, all_s=limits.try_s)
+        self._client = HttpClient({}, max_redirects=MOST_REDIRECTS)
         resources = ExitStack()
         resources.callback(self._client.close)
         # The last reference may be held by one of its own threads, which cannot wait for itself.
@@ -189,8 +179,8 @@ class Downloader:
             for future in futures:
                 future.cancel()
             for download in list(self._downloads):
-                if download.thread in threads:  # true only after an error
-                    download.cancel()
+                if download.thread in threads:  # only after an error; the process would wait for its end
+                    download.given_up.set_result(None)
 
     def fetch(self, url: str, *, max_bytes: int, auth: Auth | None = None, name: str = "") -> bytes | None:
         """Download one file within the calling thread; None when the server says that it is absent.
@@ -214,7 +204,7 @@ class Downloader:
             return self._failure(download, reason.trouble, is_late=reason.is_late)
 
         def before_pause(trouble: TransientError, pause_s: float) -> None:
-            if download.is_cancelled:
+            if download.given_up.done():
                 raise self._failure(download, trouble, is_late=True)
             download.num_tries += 1
 
@@ -241,7 +231,6 @@ class Downloader:
         policy = self._policy
         url = download.url
         policy.wait(url)
-        handle = download.new_handle()
 
         def read(response: requests.Response) -> bytes | None:
             if not policy.has_content(url, response):
@@ -249,7 +238,9 @@ class Downloader:
             return policy.content(url, response, max_bytes)
 
         try:
-            return self._client.ask("GET", url, read, times=self._times, auth=auth, handle=handle)
+            return self._client.ask(
+                "GET", url, read, limits=self._limits, auth=auth, given_up=download.given_up
+            )
         except _NO_ADDRESS as error:
             rule = "must be an address that can be requested"
             got = str(error)
@@ -257,7 +248,13 @@ class Downloader:
         except DataError:
             raise
         except BROKEN as error:
-            raise TransientError(f"a broken connection ({type(error).__name__})") from error
+            fault = certificate_fault(error)
+            if fault:
+                rule = "the host must have a certificate that this machine trusts"
+                fix = "Check clock and proxy of this machine, or name your certificates in REQUESTS_CA_BUNDLE"
+                raise DataError(where=url, rule=rule, got=fault, fix=fix) from None
+            trouble = TransientError(f"a broken connection ({type(error).__name__})")
+        raise trouble  # outside the handler: it must not be chained to a request, which may hold a password
 
     def _failure(self, download: "_Download", trouble: TransientError, *, is_late: bool) -> DataError:
         limit = f"{self._limits.file_s:g} s" if is_late else f"{self._patience.num_tries} tries"
@@ -274,23 +271,8 @@ class _Download:
     name: str  # of the file, for reports
     start_s: float  # start of the first try, seconds of the monotonic clock
     num_tries: int = 1  # number of the present try, counted from 1
-    is_cancelled: bool = False
     thread: int = field(default_factory=threading.get_ident)  # identifier of the thread that downloads
-    _handle: RequestHandle | None = None
-
-    def new_handle(self) -> RequestHandle:
-        """Return a new handle, by which the try that starts now can be cancelled."""
-        handle = RequestHandle()
-        self._handle = handle
-        if self.is_cancelled:
-            handle.cancel()
-        return handle
-
-    def cancel(self) -> None:
-        """Cancel the present try; else the process would wait for its end."""
-        self.is_cancelled = True
-        if self._handle:
-            self._handle.cancel()
+    given_up: Future[None] = field(default_factory=Future)  # gets a result when it is to end
 
 
 @dataclass(frozen=True)

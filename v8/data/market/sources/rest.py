@@ -42,6 +42,7 @@ import pandas as pd
 import requests
 
 from v8.base.errors import DataError, ProfileError, UnknownSeriesError, shown
+from v8.base.http_client import TimeLimits, trouble_of
 from v8.data.market.candles import MAX_VALUE, Candles, require_num_bars
 from v8.data.market.checks import check_candles
 from v8.data.market.series import DAY_S, Series, iso
@@ -70,7 +71,7 @@ LAST_TIME_S = 4_102_444_800
 """2017-07-14, when the exchange opened, and the year 2100: its time must lie between them."""
 
 API_RETRY_POLICY: Final = replace(downloads.PATIENCE, num_tries=3)
-LIMITS_OF_API: Final = downloads.TimeLimits(connect_s=5.0, silence_s=10.0, try_s=30.0)
+LIMITS_OF_API: Final = TimeLimits(connect_s=5.0, silence_s=10.0, try_s=30.0)
 _NUM_READS: Final = 2  # invalid responses of a host before the next host is tried
 _NUM_AGREEING: Final = 4  # repetitions for missing or suspect candles until two responses agree
 _MOST_TROUBLE: Final = 320  # letters for the reasons of all hosts together
@@ -543,7 +544,7 @@ class ApiPolicy(downloads.ServerPolicy):
             self._block(url, _MINUTE_S - _second_of_minute(response.headers.get("Date", "")))
         status = response.status_code
         if status in _TOO_MANY:
-            trouble = downloads.trouble_of(response)
+            trouble = trouble_of(response)
             pause_s = trouble.wait_s or 0.0
             if pause_s > downloads.LONGEST_RETRY_AFTER_S:
                 most = f"{downloads.LONGEST_RETRY_AFTER_S:.0f} s"
