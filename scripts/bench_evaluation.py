@@ -4,11 +4,11 @@
     python scripts/bench_evaluation.py [--before CHECKOUT] [--profile frontier] [--series ...] [--rounds 3]
 
 Measured is what follows the training of a network: its calibration on the validation span, its forecasts of
-the test span, their evaluation together with every installed baseline, the evaluation of its quantiles, and
-separately the time that each baseline takes to be fitted and to forecast. LightGBM, which is optional, has a
-figure of its own. The network is untrained, which takes the same time. Checkouts take turns, each in a
-process of its own with one thread; the first series of a process, which also traces the graph, does not
-count. Processor time is user and system time of the process.
+the test span, their evaluation together with every baseline that needs no optional package, the evaluation of
+its quantiles, and separately the time that each baseline takes to be fitted and to forecast. The network is
+untrained, which takes the same time. Checkouts take turns, each in a process of its own with one thread; the
+first series of a process, which also traces the graph, does not count. Processor time is user and system time
+of the process.
 
 If two checkouts are compared, so are their results: the largest relative differences of a mean absolute error
 and of a CRPS, of the model and of the baselines.
@@ -46,7 +46,7 @@ from v8.runs.stages import calibrate
 
 SERIES = ("BTCUSDT-15m", "ETHUSDT-15m", "SOLUSDT-1h", "DOGEUSDT-1h")
 PARTS = ("calibrate", "forecast", "evaluate", "quantiles")
-OPTIONAL = "lightgbm"
+OPTIONAL = ("garch", "log_har_clock", "lightgbm")
 
 
 def main() -> int:
@@ -107,7 +107,7 @@ def evaluated(trainer: Any, data: Any, weights: Any) -> dict[str, Any]:
     """Judge one series as a run does; return the processor seconds of each part, and the errors."""
     seconds: dict[str, float] = {}
     test = data.spans["test"]
-    optional = BASELINES.get(OPTIONAL)
+    optional = [BASELINES[name] for name in OPTIONAL if name in BASELINES]
 
     @contextmanager
     def clock(part: str) -> Iterator[None]:
@@ -115,8 +115,8 @@ def evaluated(trainer: Any, data: Any, weights: Any) -> dict[str, Any]:
         yield
         seconds[part] = time.process_time() - started
 
-    if optional:
-        BASELINES.pop(OPTIONAL)
+    for baseline in optional:
+        BASELINES.pop(baseline.name)
     model = trainer.serving_model(data, weights)
     with clock("calibrate"):
         calibrate(model, data)
@@ -129,8 +129,8 @@ def evaluated(trainer: Any, data: Any, weights: Any) -> dict[str, Any]:
         evaluation, _ = evaluate_windows(data, forecasts.points)
     with clock("quantiles"):
         quantiles = evaluate_quantiles(data, forecasts.quantiles) if forecasts.quantiles else None
-    if optional:
-        BASELINES.register(optional)
+    for baseline in optional:
+        BASELINES.register(baseline)
     for name, baseline in BASELINES.items():
         if baseline.is_installed():
             # Of spans that know nothing yet: what baselines share is counted for each of them.
@@ -171,11 +171,11 @@ def show(turns: Mapping[str, list[dict[str, Any]]], checkouts: Mapping[str, Path
         for name, turns_of_name in turns.items()
     }
     for seconds in medians.values():
-        seconds["a series, without LightGBM"] = sum(seconds[part] for part in PARTS)
+        seconds["a series"] = sum(seconds[part] for part in PARTS)
     sys.stdout.write(
         f"processor seconds a series, median over {len(series)} series, {len(turns['after'])} rounds\n"
     )
-    for part in [*PARTS, "a series, without LightGBM", *parts[len(PARTS) :]]:
+    for part in [*PARTS, "a series", *parts[len(PARTS) :]]:
         cells = "".join(f"  {name} {medians[name][part]:.3f}" for name in sorted(medians, reverse=True))
         ratio = (
             f"  {medians['before'][part] / medians['after'][part]:.1f} times" if "before" in medians else ""

@@ -170,7 +170,7 @@ def test_a_profile_that_was_changed_is_another_one_with_a_name_of_its_own() -> N
 def test_what_is_changed_keeps_the_rest_of_its_section() -> None:
     known = Profile.of("frontier")
     assert known.but(tasks={"ohlc": {"weight": 2}}).tasks["ohlc"].loss == known.tasks["ohlc"].loss
-    assert list(known.but(tasks={"bands": None}).tasks) == ["ohlc", "volatility"]
+    assert list(known.but(tasks={"bands": None}).tasks) == ["ohlc", "volatility", "range"]
     assert known.but(dropout=0.5).network == known.but(network={"dropout": 0.5}).network
     assert known.but(clip_norm=None).training.clip_norm is None
     assert known.but(features=[*known.features, "rsi"]).features[-1] == "rsi"

@@ -22,7 +22,8 @@ SMALL = Boosting(num_trees=40, num_leaves=4, learning_rate=0.3, min_leaf=20, max
 
 @pytest.fixture
 def without_lightgbm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "lightgbm", None)  # what Python takes for: not there
+    for package in ("lightgbm", "arch"):
+        monkeypatch.setitem(sys.modules, package, None)  # what Python takes for: not there
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Measures of the field: equal to independent packages to 1e-10, on random and on degenerate input.
 
-The packages are extras of the tests: `pip install arch scoringrules statsmodels`.
+The packages are extras of the tests: `pip install scoringrules statsmodels`. What needs `arch`, an extra of
+v8, is skipped without it.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ def test_the_calibration_line_of_values_that_never_change_is_flat() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_p_values_of_the_confidence_set_are_those_of_arch_for_the_same_samples(seed: int) -> None:
-    bootstrap = import_module("arch.bootstrap")
+    bootstrap = pytest.importorskip("arch.bootstrap", reason="optional: pip install arch")
     random = np.random.default_rng(seed)
     losses = random.gamma(2.0, size=(200, 1)) + random.normal(0.05 * np.arange(6), 0.5, (200, 6))
     theirs = bootstrap.MCS(losses, size=0.1, reps=300, block_size=10, seed=seed)

@@ -21,7 +21,8 @@ term. The targets are moves in units of the recent range, weighted by it, so tha
 in returns. No term depends on the price, so that series can be pooled.
 
 LightGBM is optional (`pip install lightgbm`). It is fitted with one thread and a fixed seed: the same candles
-give the same forecast.
+give the same forecast. So is `arch`, which fits `garch`; `log_har_clock` is offered together with it
+(`v8.model.baselines.econometric`).
 
 Legend: N windows, H steps of the horizon, Q levels, C columns of a task, T terms of a regression, P paths, S
 rows to learn from.
@@ -48,7 +49,7 @@ from v8.base.rounding import MAX_STEPS_AGAIN, float32_step
 from v8.data.market.series import iso
 from v8.data.windows.scaling import Scaling
 from v8.data.windows.span import PastSpan, Span
-from v8.model.baselines import ranges
+from v8.model.baselines import econometric, ranges
 from v8.profile.columns import BAND_PERIOD_BARS, CLOSE, OHLC, RANGE_BARS, TASK_OHLC
 from v8.profile.formulas import FLOOR_SHARE, recent_range
 from v8.profile.quantile_levels import MEDIAN
@@ -249,8 +250,11 @@ def _fit_sizes(train: Span, tasks: Sequence[str]) -> Forecast:
 
 
 def _fit_constants(train: Span, variance_of: Callable[[Span], FloatArray]) -> Forecast:
-    """Fit one constant per step and column to a variance that is estimated at each window."""
-    variance = variance_of(train)[:, None, None]
+    """Fit one constant per step and column to a variance that is estimated at each window.
+
+    The variance of a bar is the same at all steps, shape (N,), or the mean of the bars up to each, (N, H).
+    """
+    variance = _by_column(variance_of(train))
     ahead = variance * future_weights(train.horizon_bars)[:, None]
     naive = train.naive_deviation[:, :, None]
     constants = {}
@@ -269,8 +273,14 @@ def _fit_constants(train: Span, variance_of: Callable[[Span], FloatArray]) -> Fo
             constants[task] = _constants(moved, np.sqrt(variance), np.sqrt(variance))
 
     return lambda span: {
-        task: _ranged(span, task, variance_of(span), constant) for task, constant in constants.items()
+        task: _ranged(span, task, _by_column(variance_of(span)), constant)
+        for task, constant in constants.items()
     }
+
+
+def _by_column(variance: FloatArray) -> FloatArray:
+    """Give a variance, (N,) or (N, H), the axes of windows, steps and columns."""
+    return variance.reshape(len(variance), -1, 1)
 
 
 def _constants(moved_NHC: FloatArray, terms: FloatArray, weights: FloatArray) -> FloatArray:
@@ -290,9 +300,9 @@ def _constants(moved_NHC: FloatArray, terms: FloatArray, weights: FloatArray) ->
 
 def _ranged(span: Span, task: str, variance: FloatArray, constant: FloatArray) -> FloatArray:
     if not TASKS[task].has_window:
-        return span.moved(task, np.sqrt(variance)[:, None, None] * constant)
+        return span.moved(task, np.sqrt(variance) * constant)
     naive = span.naive_deviation[:, :, None]
-    ahead = variance[:, None, None] * future_weights(span.horizon_bars)[:, None]
+    ahead = variance * future_weights(span.horizon_bars)[:, None]
     deviation = np.sqrt(np.maximum(naive**2 + constant * ahead, 0.0))
     return span.moved(task, (deviation - naive) * TASKS[task].column_deviations)
 
@@ -341,7 +351,8 @@ _FITTED: Final = WeakKeyDictionary[Span, dict[tuple[float, ...], Forecast]]()
 """Forecasts of quantiles by the train span that they were fitted to, as long as the span exists."""
 
 
-PACKAGE: Final = "lightgbm"
+BOOSTING: Final = "lightgbm"  # an optional package, and the baseline that needs it
+ARCH: Final = "arch"  # an optional package
 
 TERM_DECIMALS: Final = 6
 """Decimals of a term: values that differ only by rounding errors must take the same branch of a tree."""
@@ -385,7 +396,7 @@ def fit_boosted(spans: Sequence[Span], boosting: Boosting = ALONE) -> Forecast:
     Raises:
         SeriesError: If LightGBM is not installed or cannot be loaded.
     """
-    boosters = _boosters(_lightgbm(), spans, boosting)
+    boosters = _boosters(_optional(BOOSTING, BOOSTING), spans, boosting)
 
     def forecast(span: Span) -> TaskForecasts:
         terms = _flat(boosting_terms(span))
@@ -459,16 +470,27 @@ def _flat(values_NHX: FloatArray) -> FloatArray:
     return values_NHX.reshape(-1, values_NHX.shape[-1])
 
 
-def _lightgbm() -> ModuleType:
+def _fit_garch(train: Span, scaling: Scaling) -> Forecast:
+    garch = econometric.fit_garch(train, _optional("garch", ARCH).arch_model)
+    return _fit_constants(train, garch.variances)
+
+
+def _optional(baseline: str, package: str) -> ModuleType:
+    """Import the optional package of a baseline."""
     try:
-        return importlib.import_module(PACKAGE)
+        return importlib.import_module(package)
     except (ImportError, OSError) as error:  # OSError: a library that it needs is missing, such as libgomp
         raise SeriesError(
-            where=f"baseline {PACKAGE}",
-            rule=f"needs a complete installation of the optional package {PACKAGE}, or none",
+            where=f"baseline {baseline}",
+            rule=f"needs a complete installation of the optional package {package}, or none",
             got=f"{type(error).__name__} ({error})",
-            fix=f"Run: pip install {PACKAGE}, or uninstall it to go without",
+            fix=f"Run: pip install {package}, or uninstall it to go without",
         ) from error
+
+
+def _is_there(package: str) -> bool:
+    """Return whether a package is installed, without importing it."""
+    return find_spec(package) is not None
 
 
 NAIVE: Final = "naive"
@@ -497,11 +519,14 @@ BASELINES: Final[Registry[Baseline]] = Registry(
         _shipped("ewma", lambda train, scaling: _fit_constants(train, attrgetter("ewma_variance"))),
         _shipped("har", fit_har),
         _shipped("range_paths", fit_range_paths, fit_quantiles=fit_range_path_quantiles),
-        # `find_spec` does not import the package.
+        _shipped("garch", _fit_garch, is_installed=partial(_is_there, ARCH)),
         _shipped(
-            PACKAGE,
-            lambda train, scaling: fit_boosted([train]),
-            is_installed=lambda: find_spec(PACKAGE) is not None,
+            "log_har_clock",
+            lambda train, scaling: econometric.fit_log_har_clock(train),
+            is_installed=partial(_is_there, ARCH),
+        ),
+        _shipped(
+            BOOSTING, lambda train, scaling: fit_boosted([train]), is_installed=partial(_is_there, BOOSTING)
         ),
     ],
 )

@@ -169,7 +169,7 @@ class RangeFormula:
 
     def regress(self, span: Span) -> dict[str, FloatArray]:
         """Forecast by the regression, per task, shape (W, H, C), in the task's unit."""
-        return move_by(span, self.moves, _by_step(span, self.ranges(span)))
+        return move_by(span, self.moves, by_step(span, self.ranges(span)))
 
     def member_forecasts(
         self, span: Span, network: Mapping[str, NDArray[Any]]
@@ -223,7 +223,7 @@ def fit_ensemble(train: Span) -> RangeFormula:
         path_LH=path_LH,
         resampled_PHC=resampled_bars(train, forecast_WH, rows).astype(np.float32),
         bounds=(smallest, largest),
-        moves=fit_moves(train, _by_step(train, forecast_WH)),
+        moves=fit_moves(train, by_step(train, forecast_WH)),
     )
 
 
@@ -288,7 +288,8 @@ Terms: TypeAlias = Callable[[bool], Iterable[FloatArray]]
 """Maps `Task.has_window` to the terms of each step, shape (W, R)."""
 
 
-def _by_step(span: Span, ranges_WH: FloatArray) -> Terms:
+def by_step(span: Span, ranges_WH: FloatArray) -> Terms:
+    """Return the terms of `move_terms` step by step, from the log range forecast for each future bar."""
     terms = move_terms(np, span.naive_closes, ranges_WH)
     return lambda has_window: np.moveaxis(terms[has_window], 1, 0)
 
