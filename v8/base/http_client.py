@@ -1,7 +1,7 @@
 """Requests over HTTP: one client, one time limit for all of a request, one rule for trying again.
 
-The exchange's archive and API (`v8.data.market.sources.downloads`), the receiver of messages
-(`v8.annexes.live.ledger.receiver`) and the Hub (`v8.publish.hub.client`) use the rules of this module.
+The exchange's archive and API (`v8.data.market.sources.downloads`), whatever posts messages and the Hub
+(`v8.publish.hub.client`) use the rules of this module.
 
 - A request and the reading of its response end within a limit of seconds, whatever the server does: it may
   send its header byte by byte, or `100 Continue` for ever. `call_within` says how.
