@@ -170,15 +170,19 @@ def test_work_beside_an_idle_gpu_is_misplaced_however_fast(
 
 
 @pytest.mark.parametrize(
-    ("hides_gpus", "why"),
-    [(True, "CUDA_VISIBLE_DEVICES hides all"), (False, "nvidia-smi is not on the PATH")],
+    ("unused_gpus", "why"),
+    [
+        ("CUDA_VISIBLE_DEVICES hides all", "CUDA_VISIBLE_DEVICES hides all"),
+        ("", "nvidia-smi is not on the PATH"),
+        ("TensorFlow has no code for it", "TensorFlow has no code for it"),
+    ],
 )
 def test_a_missing_gpu_is_hidden_only_where_the_user_hides_it(
-    make_profile: Callable[..., Profile], monkeypatch: pytest.MonkeyPatch, hides_gpus: bool, why: str
+    make_profile: Callable[..., Profile], monkeypatch: pytest.MonkeyPatch, unused_gpus: str, why: str
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")  # as `doctor` itself sets it for processes of a CPU
     driver = {"is_found": False, "why": "nvidia-smi is not on the PATH", "gpus": []}
-    findings = on_gpu(driver=driver, backend={"gpus": []}, hides_gpus=hides_gpus)
+    findings = on_gpu(driver=driver, backend={"gpus": []}, unused_gpus=unused_gpus)
     findings.workers = [step("ours", 9_000.0, device="CPU:0")]
     assert f"no GPU was found ({why})" in report_of(findings, make_profile(), 1.0)["verdict"]["why"]
 

@@ -17,6 +17,7 @@ import yaml
 from v8.api.arguments import PublicNames, argument_kind, checked_argument, in_python, unknown_argument
 from v8.api.forecaster import Forecaster, publish_folder, sureness, tidy
 from v8.api.training_in_child import train as train_in_child
+from v8.base.capability import replacement_notice
 from v8.base.child import run_in_child
 from v8.base.errors import ArtifactError, ProfileError, listed, shown
 from v8.base.invocation import command
@@ -278,6 +279,9 @@ def train(
         evaluate=evaluate,
     )
     continuing = command("run", *complete_options.words())
+    notice = replacement_notice(complete_options.device)
+    if notice and progress:
+        print(notice)  # noqa: T201 - as the messages of the child
     trained = run_in_child(
         train_in_child,
         complete_options.model_copy(update={"command": continuing}),

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import psutil
 
+from v8.base.capability import replacing_variables
 from v8.base.version import VERSION
 
 SINGLE_THREADED: Final = {
@@ -119,8 +120,12 @@ def peak_process_bytes() -> int:
 
 
 def may_have_gpu(devices: Path = _DEVICES) -> bool:
-    """Return whether NVIDIA's driver is there; this is quick, while asking the backend takes seconds."""
-    return (devices / "nvidiactl").exists() and os.environ.get("CUDA_VISIBLE_DEVICES") != "-1"
+    """Return whether NVIDIA's driver is there; this is quick, while asking the backend takes seconds.
+
+    GPUs that nothing installed has code for do not count (`v8.base.capability`).
+    """
+    is_driven = (devices / "nvidiactl").exists() and os.environ.get("CUDA_VISIBLE_DEVICES") != "-1"
+    return is_driven and "CUDA_VISIBLE_DEVICES" not in replacing_variables("auto")
 
 
 def may_be_gpu(device: str) -> bool:
@@ -133,12 +138,15 @@ def process_variables(device: str) -> dict[str, str]:
 
     TensorFlow reads them when it starts. Where no GPU may be what computes, each process has one thread. That
     is also what makes results repeatable: the same sums in the same order, whether a series is trained alone
-    or among others. Variables that the user has set stay, but for the GPUs of `cpu`.
+    or among others. Variables that the user has set stay, but for the GPUs of `cpu`, and for GPUs that
+    TensorFlow has no code for (`v8.base.capability`).
     """
+    replacing = replacing_variables(device)
     if may_be_gpu(device):
-        return {}
+        return replacing
     variables = {name: value for name, value in SINGLE_THREADED.items() if name not in os.environ}
-    return {**variables, "CUDA_VISIBLE_DEVICES": "-1"} if device == "cpu" else variables
+    hiding = {"CUDA_VISIBLE_DEVICES": "-1"} if device == "cpu" else {}
+    return {**variables, **replacing, **hiding}
 
 
 def visible_gpus(devices: Path = _DEVICES) -> tuple[str, ...]:

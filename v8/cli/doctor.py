@@ -1,11 +1,13 @@
 """What `v8 doctor` prints: the machine, the speeds measured on it, and the flags to choose."""
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import yaml
 
+from v8.base.capability import replacement_notice, replacing_variables
 from v8.base.errors import V8Error
 from v8.base.storage import packaged
 from v8.base.terminal import print_all_lines, print_json, print_lines, print_table
@@ -25,12 +27,14 @@ def run_doctor(profile: Profile, seconds: float, *, is_json: bool) -> int:
     Each measurement takes `seconds`. A report that is incomplete ends with the exit code of `V8Error`.
     """
     started = time.monotonic()
+    notice = replacement_notice("auto")
+    os.environ.update(replacing_variables("auto"))
 
     def count_workers() -> int:
         settle_process("cpu")  # from here on each process has one thread
         return place("cpu", "auto", "1").num_workers
 
-    findings = examine(profile, seconds, count_workers)
+    findings = examine(profile, seconds, count_workers, notice=notice)
     report = report_of(findings, profile, time.monotonic() - started)
     if is_json:
         print_json(report)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from typer import Argument, Option
 
+from v8.base.capability import replacement_notice
 from v8.base.errors import ProfileError
 from v8.base.hardware import process_variables
 from v8.base.invocation import command
@@ -55,6 +56,9 @@ def settle_process(device: str = "auto") -> None:
 
     The same sums in the same order as in training: else a forecast differs from the one that was evaluated.
     """
+    notice = replacement_notice(device)
+    if notice:
+        report_waiting(notice)
     os.environ.update(process_variables(device))
 
 

@@ -24,10 +24,12 @@ from multiprocessing import get_context
 from typing import Final
 
 from v8.base import hardware
-from v8.base.errors import ProfileError, with_parameters
+from v8.base.capability import gpus_without_code, replacing_variables
+from v8.base.errors import ProfileError, listed, with_parameters
 from v8.base.invocation import children_with_safe_path
 from v8.base.registry import require_package
 from v8.base.starting import quiet_start
+from v8.base.variables import with_variables
 from v8.model.training.programs import kept_programs
 from v8.runs.engine_kinds import ENGINES, EngineKind, Placement
 from v8.runs.events import Note, SeriesOutcome
@@ -88,12 +90,19 @@ def choose_device(device: str, *, is_elsewhere: bool = False) -> None:
 
 
 def _require_gpu() -> None:
+    replacing = replacing_variables("gpu")
+    if "CUDA_VISIBLE_DEVICES" in replacing:
+        raise _no_gpu(f"{listed(gpus_without_code())}, which the installed TensorFlow has no code for")
     if sys.platform == "linux" and not hardware.may_have_gpu():  # known in a moment, without TensorFlow
         raise _no_gpu("no driver of NVIDIA's, or CUDA_VISIBLE_DEVICES=-1")
-    if len(hardware.visible_gpus()) < 2:
+    if len(hardware.visible_gpus()) < 2 and not replacing:
         is_visible, device = where_work_is()
     else:  # each gets a process, and what this process computes would keep memory of the first GPU
-        with children_with_safe_path(), ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        with (
+            with_variables(replacing),
+            children_with_safe_path(),
+            ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool,
+        ):
             is_visible, device = pool.submit(where_work_is).result()
     if not device.startswith("GPU"):
         raise _no_gpu(f"work on {device}" if is_visible else device)
@@ -101,7 +110,7 @@ def _require_gpu() -> None:
 
 def _no_gpu(got: str) -> ProfileError:
     rule = "needs a GPU that the Keras backend can compute on"
-    fix = "Install the GPU's driver and tensorflow[and-cuda], or use param:device auto"
+    fix = "Install the GPU's driver and tensorflow[and-cuda] or jax[cuda12], or use param:device auto"
     return ProfileError(where="param:device gpu", rule=rule, got=got, fix=fix)
 
 

@@ -5,14 +5,13 @@ would use, so this process never starts TensorFlow, and a crash in another becom
 on where results lie and how long they take, never on memory used.
 """
 
-import csv
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from v8.base.capability import ask_smi
 from v8.base.child import ChildCall, ChildResult, run_in_children
 from v8.base.hardware import describe_machine, load
 from v8.model.networks.cost import ceiling_pct, training_flop_per_window
@@ -21,7 +20,6 @@ from v8.runs.machine.choices import FORMATS, fastest_format
 from v8.runs.measuring import Measurement, MeasurementRequest, measure
 
 PROBE_LIMIT_S = 900  # a measuring process that takes longer hangs, in seconds
-SMI_LIMIT_S = 20  # of nvidia-smi, which hangs when the driver does, in seconds
 MOST_PROBED_WORKERS = 8
 """Worker processes measured together; more cores than that are extrapolated, and the report says so."""
 LARGE_FLEET = 40  # models of the fleet that is measured on a GPU, as many as the default universe has
@@ -39,7 +37,7 @@ class Findings:
 
     driver: dict[str, Any]  # what nvidia-smi says; see `ask_driver`
     num_workers: int  # training processes that a run would start
-    hides_gpus: bool = False  # whether the user's CUDA_VISIBLE_DEVICES hides every GPU
+    unused_gpus: str = ""  # why GPUs that the driver may show are not used, a clause; empty if they are
     backend: Line = field(default_factory=dict)  # of `describe_backend`, empty after a crash
     matmul: dict[str, Line] = field(default_factory=dict)  # of `matmul_speed`: `all threads`, `one thread`
     steps: list[Line] = field(default_factory=list)  # of `step_speed`, in order, with their `threads`
@@ -94,7 +92,9 @@ class Findings:
         return fastest_format({"float32": 1.0, **self.precision_gains})
 
 
-def examine(profile: Profile, seconds: float, count_workers: Callable[[], int]) -> Findings:
+def examine(
+    profile: Profile, seconds: float, count_workers: Callable[[], int], *, notice: str | None = None
+) -> Findings:
     """Measure everything that the doctor reports.
 
     Args:
@@ -102,10 +102,15 @@ def examine(profile: Profile, seconds: float, count_workers: Callable[[], int]) 
         seconds: Time of each measurement, without start and compilation.
         count_workers: Returns the training processes that a run would start on a CPU, and sets the
             environment variables that keep each of them on one thread.
+        notice: What computes on the GPUs in TensorFlow's place, see `v8.base.capability`.
     """
     # Asked before `count_workers`, which hides GPUs from the processes of a CPU.
-    hides_gpus = os.environ.get("CUDA_VISIBLE_DEVICES") in {"", "-1"}
-    findings = Findings(ask_driver(), num_workers=1, hides_gpus=hides_gpus)
+    are_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in {"", "-1"}
+    unused_gpus = "CUDA_VISIBLE_DEVICES hides all" if are_hidden else ""
+    findings = Findings(ask_driver(), num_workers=1, unused_gpus=unused_gpus)
+    if notice:
+        findings.notes.append(notice.removesuffix("."))
+        findings.unused_gpus = "TensorFlow has no code for it" if are_hidden else ""
     busy, num_cores = load()
     if busy > BUSY_SHARE * num_cores:
         findings.notes.append(
@@ -128,31 +133,14 @@ def examine(profile: Profile, seconds: float, count_workers: Callable[[], int]) 
 
 def ask_driver() -> dict[str, Any]:
     """Ask nvidia-smi for driver, GPUs and their memory in MiB; say why when it cannot answer."""
-    query = ("--query-gpu=driver_version,name,memory.total", "--format=csv,noheader,nounits")
-    try:
-        completed = subprocess.run(  # noqa: S603 - the driver's own program
-            ["nvidia-smi", *query],  # noqa: S607 - found on the PATH
-            capture_output=True,
-            text=True,
-            timeout=SMI_LIMIT_S,
-            check=False,
-        )
-    except FileNotFoundError:
-        why = "nvidia-smi is not on the PATH"
-    except (OSError, subprocess.TimeoutExpired) as error:
-        why = f"nvidia-smi: {error}"
-    else:
-        lines = csv.reader(completed.stdout.splitlines(), skipinitialspace=True)
-        rows = [row for row in lines if row]
-        if rows and not completed.returncode and all(len(row) == 3 for row in rows):
-            gpus = [
-                {"name": name, "memory_mib": float(size) if size.replace(".", "", 1).isdigit() else None}
-                for _, name, size in rows
-            ]
-            return {"is_found": True, "version": rows[0][0], "gpus": gpus}
-        output = (completed.stdout + completed.stderr).strip().splitlines() or ["nothing"]
-        why = f"nvidia-smi printed: {output[0]}"
-    return {"is_found": False, "why": why, "gpus": []}
+    rows = ask_smi(("driver_version", "name", "memory.total"))
+    if isinstance(rows, str):
+        return {"is_found": False, "why": rows, "gpus": []}
+    gpus = [
+        {"name": name, "memory_mib": float(size) if size.replace(".", "", 1).isdigit() else None}
+        for _, name, size in rows
+    ]
+    return {"is_found": True, "version": rows[0][0], "gpus": gpus}
 
 
 def failure_of(result: ChildResult, measurements: Sequence[Measurement]) -> str | None:
@@ -274,11 +262,10 @@ def _verdict(findings: Findings) -> dict[str, str]:
     if stock is None or ours is None:
         return {"state": "incomplete", "device": device, "why": "training in float32 could not be measured"}
     times = f"training runs at {ours:,.0f} windows/s, {ours / stock:.1f} times the stock layers' {stock:,.0f}"
-    if findings.driver["gpus"] and not device.startswith("GPU") and not findings.hides_gpus:
+    if findings.driver["gpus"] and not device.startswith("GPU") and not findings.unused_gpus:
         why = f"the driver shows a GPU, but the result of a matmul lies on {device}; {times}"
         return {"state": "misplaced", "device": device, "why": why}
-    missing = findings.driver.get("why", "the backend sees none")
-    no_gpu = "CUDA_VISIBLE_DEVICES hides all" if findings.hides_gpus else missing
+    no_gpu = findings.unused_gpus or findings.driver.get("why", "the backend sees none")
     place = "" if findings.has_gpu else f", because no GPU was found ({no_gpu})"
     state = "good" if ours > stock else "slow"
     return {"state": state, "device": device, "why": f"results lie on {device}{place}; {times}"}
