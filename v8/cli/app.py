@@ -81,7 +81,7 @@ class _Command(TyperCommand):
             group = getattr(parameter, "rich_help_panel", None) or "Options"
             if parameter.param_type_name == "argument":
                 group = "Arguments"
-                words.add(parameter.metavar)
+                words.add(str(parameter.metavar))
             groups.setdefault(group, []).append(record)
         for group, records in groups.items():
             with formatter.section(group):
