@@ -44,6 +44,33 @@ def test_an_end_cuts_the_same_world():
     assert DemoSource().candles(QUARTER, 50, end_s=END_S + 10**6).digest == more.newest(50).digest
 
 
+@pytest.mark.parametrize("timeframe", ["1h", "4h", "1d", "1w"])
+def test_a_coin_has_one_path_whatever_its_timeframe(timeframe):
+    series = Series("XRPUSDT", timeframe)
+    candles = DemoSource().candles(series, 3)
+    num_parts = series.bar_s // QUARTER.bar_s
+    # A week ends on Monday, up to 6 days before the market does.
+    quarters = DemoSource().candles(Series("XRPUSDT", "15m"), 3 * num_parts + 6 * 96)
+    for at, open_s in enumerate(candles.open_time_s):
+        first = int(np.searchsorted(quarters.open_time_s, open_s))
+        parts = {name: quarters.column(name)[first : first + num_parts] for name in ("high", "low", "volume")}
+        assert candles.column("open")[at] == quarters.column("open")[first]
+        assert candles.column("high")[at] == parts["high"].max()
+        assert candles.column("low")[at] == parts["low"].min()
+        assert candles.column("close")[at] == quarters.column("close")[first + num_parts - 1]
+        assert candles.column("volume")[at] == pytest.approx(parts["volume"].sum(), rel=1e-12)
+
+
+def test_the_change_of_a_day_is_that_of_the_coin():
+    for series in load_universe():
+        changes = {
+            timeframe: float(close[-1] / close[-1 - num_bars])
+            for timeframe, num_bars in (("15m", 96), ("1h", 24), ("1d", 1))
+            for close in [DemoSource().candles(Series(series.symbol, timeframe), 100).column("close")]
+        }
+        assert len(set(changes.values())) == 1, (series, changes)
+
+
 def test_the_world_has_a_beginning():
     # 2010-01-01 to 2025-01-01 are 15 years with 4 leap days: 5,479 days.
     candles = DemoSource().candles(Series("BTCUSDT", "1d"), 10**9)
