@@ -7,11 +7,12 @@ follows volatility. The close has no drift and no memory. Prices are those of co
 universe ends at a price that it once had, and has its volatility (`demo.yaml`).
 
 Every coin is independent of the others and seeded by its name. Its candles of 15 minutes are simulated, and
-those of longer timeframes put together from them, so that all have one price and one change of a day; those of
-shorter timeframes, finer than what is simulated, are worlds of their own. The newest candle always closes at `END_S`
-(weekly candles on the Monday before), so results can be repeated on any day. Time is simulated backwards from
-there in blocks with seeds of their own, which is possible because the chain of regimes and the random walk
-are both reversible; so a request for fewer candles returns exactly the newest part of a longer one.
+those of longer timeframes put together from them, so that all have one price and one change of a day; those
+of shorter timeframes, finer than what is simulated, are worlds of their own. The newest candle always closes
+at `END_S` (weekly candles on the Monday before), so results can be repeated on any day. Time is simulated
+backwards from there in blocks with seeds of their own, which is possible because the chain of regimes and the
+random walk are both reversible; so a request for fewer candles returns exactly the newest part of a longer
+one.
 
 Shapes: N bars, newest first until the end; K volatility components; S steps within a bar.
 """
@@ -132,7 +133,7 @@ def _simulated(series: Series, num_bars: int) -> pd.DataFrame:
 
 
 def _draw(series: Series, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
-    """Draw the random numbers of one block of bars, in an order that never changes; shape (K or S, N) or (N,).
+    """Draw the random numbers of one block of bars, in an order that never changes: (K or S, N), or (N,).
 
     A row a bar is drawn; columns of bars are computed with, which is several times as fast.
     """
@@ -181,7 +182,7 @@ def _time_pattern(open_s: NDArray[np.int64]) -> NDArray[np.float64]:
 def _draw_paths(
     series: Series, draws: dict[str, NDArray[Any]], relative_N: NDArray[np.float64]
 ) -> dict[str, NDArray[np.float64]]:
-    """Draw the path within every bar of a block: how far it moves and reaches, as log ratios, and its activity.
+    """Draw the path within every bar: how far it moves and reaches, as log ratios, and its activity.
 
     Args:
         series: Symbol and timeframe.
