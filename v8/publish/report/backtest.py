@@ -20,9 +20,10 @@ from v8.model.evaluation.fold_losses import CellGroup, TaskResult
 from v8.model.evaluation.significance import ALPHA, BEATS, LOSES
 from v8.profile.tasks import TASKS
 from v8.publish.report.figures import Dot, change_pct, spread_figure
+from v8.publish.report.first_screen import row_of_cards, task_card
 from v8.publish.report.markup import Html, document, element, facts, filled, folded, join, plot, shown_table
 from v8.publish.report.page import marked
-from v8.publish.report.verdict import TaskVerdict, best_first, in_words, source_in_words, titled, verdict_box
+from v8.publish.report.verdict import TaskVerdict, best_first, in_words, source_in_words, titled
 from v8.runs.backtest_results import RESULTS_FILE, BacktestResults
 from v8.runs.nested_runs import BacktestPlan
 
@@ -191,18 +192,41 @@ def _days(stretch: CellGroup) -> str:
 
 def verdicts(results: BacktestResults) -> Iterator[list[str]]:
     """Yield for each timeframe the sentences of its verdict over all folds, first what it covers."""
+    for pool in _pools_of_all_folds(results):
+        yield [_scope_of(pool), *best_first(_task_verdicts(pool))]
+
+
+def _pools_of_all_folds(results: BacktestResults) -> list[CellGroup]:
     all_folds = next(iter(fold_losses.POOLS))
-    for pool in results.pools:
-        if pool.name == all_folds:
-            scope = say(
-                "{timeframe}: median of {num} series in all their folds, short test periods within {days}, "
-                "each trained again; the best baseline is that of these folds together.",
-                timeframe=pool.timeframe,
-                num=pool.num_series,
-                days=_days(pool),
-            )
-            task_verdicts = [TaskVerdict.pooled(task, result) for task, result in pool.tasks.items()]
-            yield [scope, *best_first(task_verdicts)]
+    return [pool for pool in results.pools if pool.name == all_folds]
+
+
+def _scope_of(pool: CellGroup) -> str:
+    return say(
+        "{timeframe}: median of {num} series in all their folds, short test periods within {days}, "
+        "each trained again; the best baseline is that of these folds together.",
+        timeframe=pool.timeframe,
+        num=pool.num_series,
+        days=_days(pool),
+    )
+
+
+def _task_verdicts(pool: CellGroup) -> list[TaskVerdict]:
+    return [TaskVerdict.pooled(task, result) for task, result in pool.tasks.items()]
+
+
+def _verdict_cards(results: BacktestResults) -> Iterator[Html]:
+    """Show for each timeframe what it covers, a card for each task, and the sentences folded."""
+    for pool in _pools_of_all_folds(results):
+        cards = []
+        for verdict in _task_verdicts(pool):
+            best = called(pool.tasks[verdict.task].best)
+            others = {} if verdict.best is None else {best: verdict.best}
+            cards.append(task_card(verdict.task, verdict.naive, others))
+        yield element("p", _scope_of(pool), class_="soft")
+        yield row_of_cards(cards)
+        sentences = [element("p", sentence) for sentence in best_first(_task_verdicts(pool))]
+        yield folded(say("The same in sentences"), *sentences)
 
 
 def backtest_page(results: BacktestResults, sections: Sequence[Html] = ()) -> Html:
@@ -218,16 +242,13 @@ def backtest_page(results: BacktestResults, sections: Sequence[Html] = ()) -> Ht
     facts_of_plan = [(spaced(name), getattr(plan, name)) for name in ("command", "created_at", "source")]
     digest = element("span", plan.profile_digest[:12], title=plan.profile_digest)
     facts_of_plan.append(("profile digest", digest))
-    verdict_boxes = []
-    for scope, *sentences in verdicts(results):
-        verdict_boxes.append(verdict_box(scope, *sentences))
     folds_table = _relative_table("fold", tasks, _fold_rows(results))
     series_table = _relative_table("series", tasks, series)
     figures = join(shown_table(table, class_="figures") for table in tables(results))
     content = filled(
         "v8.publish.report",
         "backtest.html",
-        verdicts=join(verdict_boxes),
+        verdicts=join(_verdict_cards(results)),
         picture=_picture(results),
         headline=headline(results),
         sections=join(sections),

@@ -5,7 +5,7 @@ medians over the series; nothing is computed another way here.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from v8.base.language import say, term
 from v8.base.wording import ABSENT, count, percent, spaced
@@ -53,22 +53,40 @@ def _cards(rows: Sequence[LeaderboardRow]) -> Iterator[Html]:
         errors.setdefault(task, {})[name] = RelativeError.of(*comparisons.values())
     names = best_baselines_in_words(rows)
     for task, of_task in errors.items():
-        naive = of_task.pop(called(NAIVE))
-        chips = [_chip(naive), *map(_chip, of_task.values())]
-        # What is the same for both is written once, below them.
-        shared: list[Html] = []
-        if len(chips) > 1 and len(set(chips)) == 1:
-            shared = chips[:1]
-            chips = [Html()] * len(chips)
-        figure_of_naive = _figure(naive, say("the naive forecast"), chips[0], _assumption(NAIVE))
-        others = [
-            _figure(error, _best_named(name), chip, names if name == BEST else _assumption(name))
-            for (name, error), chip in zip(of_task.items(), chips[1:], strict=True)
-        ]
-        if not others:
-            others = [element("p", say("No baseline is better than the naive forecast."), class_="soft")]
-        title = element("h2", titled(task), style=f"--task: var(--{TASKS[task].colour})")
-        yield element("section", title, element("div", figure_of_naive, *others), *shared, class_="card")
+        yield task_card(task, of_task.pop(called(NAIVE)), of_task, names)
+
+
+def task_card(
+    task: str, naive: RelativeError, others: Mapping[str, RelativeError], best_names: str = ""
+) -> Html:
+    """Return a card with the verdict on a task, in figures.
+
+    Args:
+        task: Name of the task.
+        naive: The error relative to the naive forecast's.
+        others: The errors relative to the best baselines', by the name of each, or `BEST`.
+        best_names: Which baselines `BEST` stands for, for a pointer.
+    """
+    chips = [_chip(naive), *map(_chip, others.values())]
+    # What is the same for both is written once, below them.
+    shared: list[Html] = []
+    if len(chips) > 1 and len(set(chips)) == 1:
+        shared = chips[:1]
+        chips = [Html()] * len(chips)
+    figures_of_task = [_figure(naive, say("the naive forecast"), chips[0], _assumption(NAIVE))]
+    for (name, error), chip in zip(others.items(), chips[1:], strict=True):
+        meaning = best_names if name == BEST else _assumption(name)
+        figures_of_task.append(_figure(error, _best_named(name), chip, meaning))
+    if not others:
+        nothing = say("No baseline is better than the naive forecast.")
+        figures_of_task.append(element("p", nothing, class_="soft"))
+    title = element("h2", titled(task), style=f"--task: var(--{TASKS[task].colour})")
+    return element("section", title, element("div", *figures_of_task), *shared, class_="card")
+
+
+def row_of_cards(cards: Iterable[Html]) -> Html:
+    """Put cards side by side."""
+    return element("div", *cards, class_="cards row")
 
 
 def _assumption(name: str) -> str | None:

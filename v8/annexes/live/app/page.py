@@ -26,6 +26,7 @@ from v8.annexes.live.app.tiles import (
     tile_attributes,
     verdict_chip,
 )
+from v8.annexes.live.ledger.entries import ForecastCounts
 from v8.annexes.live.ledger.record import MIN_DAYS, DailyCoverage, LiveRecord, LiveTask, own_baseline_sentence
 from v8.api.issuing import IssuedForecast, coverage_sentence
 from v8.base.errors import listed
@@ -38,8 +39,10 @@ from v8.data.market.sources.demo import DemoSource
 from v8.model.evaluation.price_range import pooled
 from v8.profile.columns import BAND_PERIOD_BARS, CLOSE, HIGH, LOW, TOTAL_RANGE, VOLATILITY, WAVE_COLUMNS
 from v8.profile.quantile_levels import interval_names, intervals, quantile_column
-from v8.profile.tasks import is_share
+from v8.profile.tasks import TASKS, is_share
+from v8.publish.report.first_screen import row_of_cards, task_card
 from v8.publish.report.markup import DEMO_WARNING, Html, element, facts, filled, folded, join, shown_table
+from v8.publish.report.page import marked
 from v8.publish.report.verdict import RelativeError, TaskVerdict, titled, verdict
 
 _RUN_LABEL: Final = "run "  # begins the label of a run folder, see `ModelSource`
@@ -221,9 +224,8 @@ def record_part(record: LiveRecord | None, series: Series, *, is_demo: bool = Fa
             return filled(
                 "v8.annexes.live.app",
                 "record.html",
-                own=_record_list(live.tasks),
-                every=_record_list(record.tasks),
-                **live.counts.to_json(),
+                counts=_counts_text(live.counts),
+                errors=_record_of_series(live.tasks, record.tasks) if record.tasks else "",
             )
     text = _no_record_of_demo_text() if is_demo else say("No live record yet.")
     return element("p", text)
@@ -246,23 +248,76 @@ def whole_record_part(record: LiveRecord | None, place: str = "", *, is_demo: bo
         return element("p", text, data_status=text)
     if record is None:
         return _no_record_part(place)
-    rows = []
-    for live in record.series:
-        link = element("a", live.series, href=f"/series/{live.series}")
-        counts = live.counts
-        numbers = [counts.num_issued, counts.num_scored, counts.num_pending, counts.num_late, counts.num_void]
-        cells = [element("th", link, scope="row"), *(element("td", count(number)) for number in numbers)]
-        cells.append(element("td", _record_list(live.tasks), class_="words"))
-        rows.append(element("tr", *cells))
+    cards = ""
+    if record.tasks:
+        sentences = folded(say("The same in sentences"), _record_list(record.tasks))
+        cards = join([row_of_cards(_record_cards(record.tasks)), sentences])
+    parts = [_coverage(task, live.daily_coverage) for task, live in record.tasks.items()]
     return filled(
         "v8.annexes.live.app",
         "whole_record.html",
         sentence=" ".join(_record_sentences(record.tasks)),
-        verdicts=_record_list(record.tasks),
-        coverage=join([_coverage(task, live.daily_coverage) for task, live in record.tasks.items()]),
-        rows=join(rows),
-        **record.counts.to_json(),
+        counts=_counts_text(record.counts),
+        cards=cards,
+        coverage=filled("v8.annexes.live.app", "coverage.html", parts=join(parts)) if any(parts) else "",
+        table=_record_table(record),
     )
+
+
+def _counts_text(counts: ForecastCounts) -> str:
+    """Say how many forecasts were issued, and what became of them; what did not occur is left out."""
+    parts = [
+        say("{n} issued", n=count(counts.num_issued)),
+        say("{n} scored", n=count(counts.num_scored)),
+    ]
+    if counts.num_pending:
+        parts.append(say("{n} waiting for their actual values", n=count(counts.num_pending)))
+    if counts.num_late:
+        parts.append(say("{n} issued too late, which no error counts", n=count(counts.num_late)))
+    if counts.num_void:
+        parts.append(say("{n} without actual values for ever", n=count(counts.num_void)))
+    return say("{parts}.", parts=say(", ").join(parts))
+
+
+def _record_cards(tasks: Mapping[str, LiveTask]) -> Iterator[Html]:
+    for task, live in tasks.items():
+        best = {live.best.baseline: RelativeError.of(live.best)} if len(live.comparisons) > 1 else {}
+        yield task_card(task, RelativeError.of(live.naive), best)
+
+
+def _record_of_series(own: Mapping[str, LiveTask], every: Mapping[str, LiveTask]) -> Html:
+    """Show the errors of issued forecasts of a series in cards, and folded, beside those of all series."""
+    both = facts([("This series", _record_list(own)), ("All series", _record_list(every))])
+    return join(
+        [row_of_cards(_record_cards(own)), folded(say("The same in sentences, and of all series"), both)]
+    )
+
+
+def _record_table(record: LiveRecord) -> Html:
+    """Show the counts of each series, and the errors of each task relative to the naive forecast's."""
+    tasks = list(record.tasks)
+    rows = []
+    for live in record.series:
+        counts = live.counts
+        cells = [element("a", live.series, href=f"/series/{live.series}")]
+        cells += [count(number) for number in (counts.num_issued, counts.num_scored, counts.num_pending)]
+        for task in tasks:
+            of_task = live.tasks.get(task)
+            naive = of_task.naive if of_task else None
+            shown = ABSENT
+            if naive:
+                shown = marked(naive.relative_mae, naive.outcome, naive.name, naive.corrected_p_value)
+            cells.append(shown)
+        rows.append(cells)
+    header = ["Series", "issued", "scored", "waiting", *["× naive"] * len(tasks)]
+    groups = [("", 4), *((TASKS[task].title, 1) for task in tasks)] if tasks else []
+    note = ""
+    if tasks:
+        note = say(
+            "Error relative to that of the naive forecast: below 1 is better; in colour where it is "
+            "significant."
+        )
+    return shown_table(Table(header, rows, note), groups=groups, class_="wrapped")
 
 
 def _no_record_part(place: str) -> Html:
