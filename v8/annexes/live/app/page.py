@@ -299,12 +299,12 @@ def _record_table(record: LiveRecord) -> Html:
     rows = []
     for live in record.series:
         counts = live.counts
-        cells = [element("a", live.series, href=f"/series/{live.series}")]
+        cells: list[str] = [element("a", live.series, href=f"/series/{live.series}")]
         cells += [count(number) for number in (counts.num_issued, counts.num_scored, counts.num_pending)]
         for task in tasks:
             of_task = live.tasks.get(task)
             naive = of_task.naive if of_task else None
-            shown = ABSENT
+            shown: str = ABSENT
             if naive:
                 shown = marked(naive.relative_mae, naive.outcome, naive.name, naive.corrected_p_value)
             cells.append(shown)
