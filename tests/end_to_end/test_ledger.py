@@ -28,7 +28,7 @@ from webhooks import SECRET, WebhookReceiver
 from v8.annexes.live.ledger import watching
 from v8.annexes.live.ledger.database import Ledger
 from v8.annexes.live.ledger.entries import VOID_AFTER_S
-from v8.annexes.live.ledger.posting import send_messages
+from v8.annexes.live.ledger.posting import ALL_FORECASTS, send_messages
 from v8.annexes.live.ledger.receiver import SECRET_VARIABLE, Receiver
 from v8.annexes.live.ledger.record import live_record
 from v8.annexes.live.ledger.watching import LedgerUpdater, ServingModels, UpdateResult, request_delay_s
@@ -272,7 +272,7 @@ def test_what_cannot_be_forecast_is_posted_once_beside_what_is(
     monkeypatch.setenv(SECRET_VARIABLE, SECRET)
     exchange.cut_hole(SHORT, BEGIN_S - 5 * BAR_S, BEGIN_S - 5 * BAR_S)
     watch, ledger = watch_place()
-    watch.is_posting = True
+    watch.wishes = ALL_FORECASTS
     watch.update()
     watch.update()
     with WebhookReceiver() as receiver:

@@ -9,7 +9,8 @@ const MAX_LINES = 5;  // of what is above a limit: of a thousand series it may b
 const field = (id) => document.getElementById(id);
 const box = field("alerts");
 
-const isAlert = (rule) => rule && typeof rule.series === "string" && ["volatility", "range"].includes(rule.kind) &&
+const KINDS = [...field("alert-kind").options].map((option) => option.value);
+const isAlert = (rule) => rule && typeof rule.series === "string" && KINDS.includes(rule.kind) &&
   Number.isFinite(rule.limit);
 const read = () => {
   try {

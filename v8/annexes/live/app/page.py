@@ -28,6 +28,7 @@ from v8.annexes.live.app.tiles import (
 )
 from v8.annexes.live.ledger.entries import ForecastCounts
 from v8.annexes.live.ledger.record import MIN_DAYS, DailyCoverage, LiveRecord, LiveTask, own_baseline_sentence
+from v8.annexes.live.limits import KINDS, RANGE_AHEAD, sentence_of, title_of, values_of
 from v8.api.issuing import IssuedForecast, coverage_sentence
 from v8.base.errors import listed
 from v8.base.invocation import command
@@ -213,8 +214,9 @@ def _options(titles: Mapping[str, str], selected: str) -> Html:
 
 def _alerts() -> Html:
     """Return the form of alerts; the script fills the places in braces."""
-    places = {name: f"{{{name}}}" for name in ("series", "value", "limit", "n")}
-    return filled("v8.annexes.live.app", "alerts.html", **places)
+    sentences = {kind: sentence_of(kind, "{series}", "{value}", "{limit}") for kind in KINDS}
+    kinds = _options({kind: title_of(kind) for kind in KINDS}, selected="")
+    return filled("v8.annexes.live.app", "alerts.html", **sentences, kinds=kinds, n="{n}")
 
 
 def record_part(record: LiveRecord | None, series: Series, *, is_demo: bool = False) -> Html:
@@ -444,10 +446,11 @@ class ForecastView:
             if len(month.volatility_percentiles):
                 num_below = np.searchsorted(month.volatility_percentiles, volatility)
                 percentile = max(0, int(num_below) - 1)
+        compared = values_of(close, volatility, prices)
         return TileNumbers(
             change=change_of_a_day(self.issued.candles, month),
             volatility=volatility,
-            range_width=None if prices is None else (prices.high - prices.low) / close,
+            range_width=compared[RANGE_AHEAD],
             percentile=percentile,
             price=self._format(CLOSE, close),
             closed_s=self.issued.closed_s,

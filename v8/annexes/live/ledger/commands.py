@@ -21,7 +21,13 @@ def forecast(
     repo: cli.RepoOption = None,
     series: list[str] | None = cli.some_series("Only this one; repeat for more. Default: all."),
     every: bool = Option(False, "--every", help="Go on at every candle's close until Ctrl-C."),
-    post: str | None = Option(None, metavar="URL", envvar="V8_POST_URL", help="Send all there, signed."),
+    post: str | None = Option(
+        None, metavar="URL", envvar="V8_POST_URL", help="Send all there: https://... or tgram://..."
+    ),
+    alert: list[str] | None = Option(
+        None, metavar="volatility>2", help="Send when it rises above that many %; repeat for more."
+    ),
+    alerts_only: bool = Option(False, "--alerts-only", help="Send no forecasts, only alerts."),
     ledger: LedgerOption = DEFAULT_LEDGER,
     source: cli.SourceOption = "live",
     data_dir: cli.DataDirOption = None,
@@ -35,6 +41,7 @@ def forecast(
     Examples:
         v8 forecast runs/frontier --every
         v8 forecast runs/frontier --every --post https://you.example/v8
+        v8 forecast runs/frontier --every --post tgram://TOKEN/CHAT --alert 'range>5' --alerts-only
         v8 forecast --repo you/models --series BTCUSDT-15m
     """
     place = cli.one_place("forecast", cli.maybe_run(run_argument, run), repo)
@@ -42,9 +49,18 @@ def forecast(
     if ledger != DEFAULT_LEDGER:
         cli.require_folder_of("--ledger", ledger)
 
-    from v8.annexes.live.ledger.receiver import Receiver
+    for flag, is_used in (("--alert", alert), ("--alerts-only", alerts_only)):
+        if is_used and not post:
+            rule = "says what is sent"
+            fix = "Name the receiver with --post URL"
+            raise ProfileError(where=flag, rule=rule, got="no --post", fix=fix)
 
-    receiver = Receiver(post) if post else None
+    from v8.annexes.live.ledger.posting import Wishes
+    from v8.annexes.live.ledger.receiver import open_receiver
+    from v8.annexes.live.limits import Limit
+
+    wishes = Wishes(tuple(Limit.parse(text) for text in alert or ()), has_forecasts=not alerts_only)
+    receiver = open_receiver(post) if post else None
     if not cli.open_candles(source, data_dir, tables, cli.opening(place, runtime)).is_publishable:
         got = "a simulated market, which has none"
         raise ProfileError(
@@ -56,7 +72,9 @@ def forecast(
 
     find_models = partial(ServingModels, place, names, revision=revision, is_offline=offline, runtime=runtime)
     open_source = partial(cli.open_candles, source, data_dir)
-    exit_code = forecast_into_ledger(place, find_models, ledger, open_source, receiver, is_for_ever=every)
+    exit_code = forecast_into_ledger(
+        place, find_models, ledger, open_source, receiver=receiver, wishes=wishes, is_for_ever=every
+    )
     raise Exit(exit_code)
 
 

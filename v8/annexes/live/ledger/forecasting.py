@@ -8,8 +8,8 @@ from pathlib import Path
 
 from v8.annexes.live.ledger import DEFAULT_LEDGER
 from v8.annexes.live.ledger.database import Ledger
-from v8.annexes.live.ledger.posting import keep_sending, send_messages
-from v8.annexes.live.ledger.receiver import Receiver
+from v8.annexes.live.ledger.outgoing import MessageReceiver
+from v8.annexes.live.ledger.posting import Wishes, keep_sending, send_messages
 from v8.annexes.live.ledger.watching import LedgerUpdater, ServingModels, UpdateResult, request_delay_s
 from v8.base.errors import SeriesError, V8Error
 from v8.base.interruption import set_exit_message
@@ -28,8 +28,9 @@ def forecast_into_ledger(
     find_models: Callable[[], ServingModels],
     ledger_file: Path,
     open_candles: Callable[[], CandleSource],
-    receiver: Receiver | None,
     *,
+    receiver: MessageReceiver | None,
+    wishes: Wishes,
     is_for_ever: bool,
 ) -> int:
     """Write the forecasts of a place's models into a ledger, print a summary, and return the exit code.
@@ -40,6 +41,7 @@ def forecast_into_ledger(
         ledger_file: Path of the ledger.
         open_candles: Opens the source of candles.
         receiver: Gets messages about what happens; None without one.
+        wishes: What it gets of the forecasts.
         is_for_ever: Whether to continue at every close until the process ends.
     """
     words = sys.argv[1:]
@@ -60,7 +62,7 @@ def forecast_into_ledger(
             ledger_place,
             notify=print_message,
             delay_s=request_delay_s(ledger_place) if is_for_ever else 0,
-            is_posting=receiver is not None,
+            wishes=wishes if receiver else None,
         )
         if receiver and is_for_ever:
             in_thread(partial(keep_sending, ledger_file, ledger_place, receiver, print_message))

@@ -8,35 +8,44 @@ id that is the same however often it is sent, and an HMAC-SHA256 of both by the 
     forecast.refused   why a series, or all of a place, could not be forecast
     model.replaced     a series is forecast by another model than before
     model.decayed      in the live record a model is significantly worse than on its test span
+    limit.passed       volatility or range ahead has risen above a limit (`v8.annexes.live.limits`)
+    candles.late       the newest candle of a series has not come in time
+
+People get the same events as texts (`v8.annexes.live.ledger.people`).
 
 Messages wait in the outbox, a file in the ledger's folder. New forecasts are read from the ledger, and the
 position up to which they were read is written in one transaction with their messages: a process that is
 killed at any moment loses no message and makes none twice. Messages are sent in order, and stay until the
-receiver answers 2xx. A process that is killed after that answer and before it has removed the message sends
-it again with the same id, by which the receiver recognises it.
+receiver has accepted them. A process that is killed after that and before it has removed the message sends
+it again: a webhook with the same id, by which the receiver recognises it.
 """
 
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from v8.annexes.live.ledger.database import BUSY_S, Database, Ledger, sqlite_errors_translated
 from v8.annexes.live.ledger.entries import Entry
-from v8.annexes.live.ledger.receiver import POST_RETRY_POLICY, Receiver
+from v8.annexes.live.ledger.outgoing import Message, MessageReceiver
+from v8.annexes.live.ledger.receiver import POST_RETRY_POLICY
 from v8.annexes.live.ledger.record import live_losses
+from v8.annexes.live.limits import Limit, values_of
 from v8.base.errors import PublishError, V8Error
 from v8.base.http_client import RetryFailure, RetryPolicy
 from v8.base.storage import digest_json
 from v8.data.market.series import iso
 from v8.forecaster.forecaster import Forecaster
+from v8.model.baselines.baselines import NAIVE
 from v8.model.evaluation.decay import detect_decay
+from v8.model.evaluation.evaluation import MODEL
 from v8.model.evaluation.price_range import PriceRange
 from v8.model.evaluation.verdict import references
+from v8.profile.columns import CLOSE, TASK_OHLC, TASK_VOLATILITY
 from v8.profile.formulas import DAY_S
 
 POLL_S: Final = 1.0
@@ -47,6 +56,17 @@ CREATE TABLE IF NOT EXISTS known (what TEXT PRIMARY KEY, value);
 CREATE TABLE IF NOT EXISTS ranges (place TEXT, series TEXT, issued_for_s INTEGER, low REAL, high REAL,
     PRIMARY KEY (place, series, issued_for_s));
 """
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What is sent of the forecasts."""
+
+    limits: tuple[Limit, ...] = ()
+    has_forecasts: bool = True  # each of them, not only what passes a limit
+
+
+ALL_FORECASTS: Final = Wishes()
 
 
 class Outbox(Database):
@@ -60,7 +80,9 @@ class Outbox(Database):
         self.place = place
         self.num_sent = 0
 
-    def collect(self, ledger: Ledger, model_of: Callable[[str], Forecaster]) -> None:
+    def collect(
+        self, ledger: Ledger, model_of: Callable[[str], Forecaster], wishes: Wishes = ALL_FORECASTS
+    ) -> None:
         """Put in messages about the forecasts since the last call; the first call only notes the position.
 
         At the first close of each day the models are tested for decay.
@@ -68,20 +90,24 @@ class Outbox(Database):
         Args:
             ledger: The ledger.
             model_of: Returns the model that serves a series, by its name.
+            wishes: What is sent besides what happens to the models.
         """
         with self._transaction():
             last_number = ledger.last_number
             first_number = self._exchange_note("", last_number)
             if first_number is None:
                 first_number = last_number
-            for entry in ledger.forecasts_after(self.place, first_number):
+            for recorded in ledger.forecasts_after(self.place, first_number):
+                entry = self._with_range(recorded)
                 issuer = entry.issuer
                 model_before = self._exchange_note(issuer.series, issuer.model_sha256)
                 if model_before not in (None, issuer.model_sha256):
                     data = {"series": issuer.series, "before": model_before, "now": issuer.to_json()}
                     self.put("model.replaced", entry.written_s, data)
-                kind = "forecast.late" if entry.is_late else "forecast.issued"
-                self.put(kind, entry.written_s, self._with_range(entry).to_json())
+                if wishes.has_forecasts:
+                    kind = "forecast.late" if entry.is_late else "forecast.issued"
+                    self.put(kind, entry.written_s, entry.to_json())
+                self._compare(entry, wishes.limits)
                 if entry.issued_for_s % DAY_S == 0:
                     with suppress(V8Error):  # the next forecast reports a model that cannot be opened
                         self._test_for_decay(model_of(issuer.series), ledger, entry.written_s)
@@ -101,6 +127,32 @@ class Outbox(Database):
             id=f"msg_{digest_json(content)[:32]}",
             body=json.dumps(content),
         )
+
+    def put_late(self, series: str, close_s: int, at_s: int) -> None:
+        """Put in a message, once, that the candle of a close has not come."""
+        with self._transaction():
+            if self._exchange_note(f"{series} late", close_s) != close_s:
+                self.put("candles.late", at_s, {"series": series, "closed_at": iso(close_s)})
+
+    def _compare(self, entry: Entry, limits: Sequence[Limit]) -> None:
+        """Put in a message for each limit that a forecast has passed and the one before it had not."""
+        series = entry.issuer.series
+        values = _compared_values(entry)
+        for limit in limits:
+            share = values[limit.kind]
+            is_passed = limit.is_passed(series, share)
+            if is_passed is None or share is None:
+                continue
+            was_passed = self._exchange_note(f"{series} {limit}", int(is_passed))
+            if is_passed and not was_passed:
+                data = {
+                    "series": series,
+                    "issued_for": iso(entry.issued_for_s),
+                    "kind": limit.kind,
+                    "value": round(100 * share, 6),
+                    "limit": limit.percent,
+                }
+                self.put("limit.passed", entry.written_s, data)
 
     def keep_range(self, entry: Entry) -> None:
         """Keep the range of a forecast until its message is made: the ledger has no place for it."""
@@ -131,20 +183,24 @@ class Outbox(Database):
     def _key_of(self, entry: Entry) -> dict[str, Any]:
         return {"place": self.place, "series": entry.issuer.series, "issued_for_s": entry.issued_for_s}
 
-    def send_all(self, receiver: Receiver) -> None:
-        """Send the messages, the oldest first, and remove each that is accepted.
+    def send_all(self, receiver: MessageReceiver) -> None:
+        """Send the messages, the oldest first, and remove those that are accepted.
 
         Raises:
             TransientError: If a message is not accepted.
         """
-        query = "SELECT number, id, body FROM messages WHERE place = :place ORDER BY number LIMIT 1"
-        rows = self._rows(query, place=self.place)
-        while rows:
-            ((number, message_id, body),) = rows
-            receiver.send(message_id, body)
-            self._rows("DELETE FROM messages WHERE number = :number", number=number)
-            self.num_sent += 1
-            rows = self._rows(query, place=self.place)
+        messages = self._waiting(receiver.most_together)
+        while messages:
+            receiver.deliver(messages)
+            delete = "DELETE FROM messages WHERE place = :place AND number <= :number"
+            self._rows(delete, place=self.place, number=messages[-1].number)
+            self.num_sent += len(messages)
+            messages = self._waiting(receiver.most_together)
+
+    def _waiting(self, most: int) -> list[Message]:
+        query = "SELECT number, id, body FROM messages WHERE place = :place ORDER BY number LIMIT :most"
+        rows = self._rows(query, place=self.place, most=most)
+        return [Message(number, message_id, body) for number, message_id, body in rows]
 
     def _test_for_decay(self, model: Forecaster, ledger: Ledger, at_s: int) -> None:
         """Put in a message if the live record shows decay of a model; one message a model."""
@@ -170,8 +226,17 @@ class Outbox(Database):
         return rows[0][0] if rows else None
 
 
+def _compared_values(entry: Entry) -> dict[str, float | None]:
+    """Return what limits are compared with; the naive forecast of the close is the newest close."""
+    issuer = entry.issuer
+    model, naive = (issuer.split(entry.values[issuer.forecasters.index(name)]) for name in (MODEL, NAIVE))
+    closes = naive[TASK_OHLC][:, issuer.tasks[TASK_OHLC].index(CLOSE)]
+    volatility = float(model[TASK_VOLATILITY][-1, 0]) if TASK_VOLATILITY in model else None
+    return values_of(float(closes[0]), volatility, entry.price_range)
+
+
 def send_messages(
-    ledger: Path, place: str, receiver: Receiver, patience: RetryPolicy = POST_RETRY_POLICY
+    ledger: Path, place: str, receiver: MessageReceiver, patience: RetryPolicy = POST_RETRY_POLICY
 ) -> None:
     """Send the messages of a place until none is left.
 
@@ -186,7 +251,7 @@ def send_messages(
     """
 
     def publish_error(refused: RetryFailure) -> PublishError:
-        rule = "takes each message with an answer of 2xx"
+        rule = "takes each message with an answer of 2xx" if receiver.most_together == 1 else "takes messages"
         got = str(refused.trouble)
         fix = f"See what it lacks; {outbox.path} keeps the messages until they are taken"
         return PublishError(where=receiver.host, rule=rule, got=got, fix=fix)
@@ -195,7 +260,9 @@ def send_messages(
         patience.call(lambda _: outbox.send_all(receiver), publish_error, progress=lambda: outbox.num_sent)
 
 
-def keep_sending(ledger: Path, place: str, receiver: Receiver, notify: Callable[[str], object]) -> NoReturn:
+def keep_sending(
+    ledger: Path, place: str, receiver: MessageReceiver, notify: Callable[[str], object]
+) -> NoReturn:
     """Send waiting and coming messages until the process ends.
 
     `notify` gets the text of an error once, until another one occurs or a message is sent again.

@@ -1,15 +1,18 @@
-"""The receiver of messages (`v8.annexes.live.ledger.posting`): an address, and a secret that signs them."""
+"""The receiver of webhooks (`v8.annexes.live.ledger.posting`): an address, and a secret that signs them."""
 
 import hmac
 import os
 import re
 import time
 from base64 import b64decode, b64encode
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 import requests
 
+from v8.annexes.live.ledger.outgoing import Message, MessageReceiver
+from v8.annexes.live.ledger.people import PeopleReceiver
 from v8.base.errors import ProfileError
 from v8.base.http_client import BROKEN, HttpClient, TimeLimits, TransientError, trouble_of
 from v8.data.market.sources.downloads import PATIENCE
@@ -34,6 +37,8 @@ class Receiver:
         ProfileError: If the address or the secret is missing or not valid.
     """
 
+    most_together = 1
+
     def __init__(self, url: str, limits: TimeLimits = TIMES) -> None:
         address = _ADDRESS.fullmatch(url)
         if not address:
@@ -49,6 +54,11 @@ class Receiver:
         self.host = address[1]
         self._secret = b64decode(secret[1])
         self._limits = limits
+
+    def deliver(self, messages: Sequence[Message]) -> None:
+        """Send messages; see `MessageReceiver`."""
+        for message in messages:
+            self.send(message.id, message.body)
 
     def send(self, message_id: str, body: str) -> None:
         """Send a message.
@@ -69,6 +79,14 @@ class Receiver:
                 client.ask("POST", self.url, _require_accepted, limits=self._limits, body=body.encode())
         except BROKEN as error:  # the texts of these errors hold the address, which may be secret
             raise TransientError(f"no answer ({type(error).__name__})") from None
+
+
+def open_receiver(url: str) -> MessageReceiver:
+    """Open the receiver of an address: a webhook for http and https, else a service that people read."""
+    scheme, separator, _ = url.partition("://")
+    if separator and scheme.lower() not in ("http", "https"):
+        return PeopleReceiver(url)
+    return Receiver(url)
 
 
 def _require_accepted(response: requests.Response) -> None:

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from v8.annexes.live.ledger.baselines import FittedBaselines, baseline_bars, fit_baselines, fitted_until_s
 from v8.annexes.live.ledger.database import Ledger
 from v8.annexes.live.ledger.entries import Entry, Issuer, quantile_forecaster, score, scoring_bars
-from v8.annexes.live.ledger.posting import Outbox
+from v8.annexes.live.ledger.posting import Outbox, Wishes
 from v8.base.errors import ArtifactError, DataError, SeriesError, V8Error, listed
 from v8.base.net import with_progress
 from v8.base.storage import digest_bytes
@@ -46,6 +46,7 @@ from v8.publish.hub.opening import open_place
 
 CATCH_UP_S: Final = 2 * DAY_S  # closes that were missed longer ago are not forecast any more, in seconds
 MAX_PAUSE_S: Final = 20.0
+LATE_CANDLE_S: Final = 900  # after its close a candle is late, one of a shorter bar after a bar, in seconds
 """Longest pause between two updates, in seconds: the exchange's clock may not run like this machine's."""
 BATCH_BARS: Final = 1_000  # newest bars that all series are brought up to together: a page of the exchange
 MIN_DELAY_S: Final = 2
@@ -243,7 +244,7 @@ class LedgerUpdater:
     delay_s: int = field(
         default=0, kw_only=True
     )  # seconds after a close from which on its candle is requested
-    is_posting: bool = field(default=False, kw_only=True)  # whether events go into the outbox
+    wishes: Wishes | None = field(default=None, kw_only=True)  # what goes into the outbox; None: nothing
     _states: dict[Series, _SeriesState] = field(default_factory=lambda: defaultdict(_SeriesState), init=False)
     _last_errors: dict[str, str] = field(default_factory=dict, init=False)
     """The last text reported about each subject."""
@@ -297,9 +298,9 @@ class LedgerUpdater:
 
     def _fill_outbox(self) -> None:
         """Put messages about new forecasts into the outbox, from which they are sent."""
-        if self.is_posting:
+        if self.wishes:
             with self._errors_reported("the outbox"), Outbox(self.ledger.path, self.place) as outbox:
-                outbox.collect(self.ledger, self.models.forecaster)
+                outbox.collect(self.ledger, self.models.forecaster, self.wishes)
 
     def _update_series(self, series: Series, source: CandleSource, result: UpdateResult) -> None:
         """Issue and score all that is due of one series, from candles that are requested once."""
@@ -353,6 +354,7 @@ class LedgerUpdater:
         name = str(series)
         for close_s in closes_s:
             if candles.open_time_s[-1] < close_s - series.bar_s:
+                self._report_late(series, close_s, present_of(source))
                 return
             baselines = self._baselines_or_candles(forecaster, close_s, source)
             try:
@@ -363,12 +365,18 @@ class LedgerUpdater:
                 self._report(name, error)
                 continue
             entry = replace(entry, written_s=present_of(source))
-            if self.is_posting:
+            if self.wishes:
                 self._keep_range(entry)
             if self.ledger.add(entry):
                 result.num_issued += 1
                 result.num_late += entry.is_late
                 self._last_errors.pop(name, None)
+
+    def _report_late(self, series: Series, close_s: int, now_s: int) -> None:
+        """Put a message into the outbox about a candle that has not come in time."""
+        if self.wishes and now_s >= close_s + min(series.bar_s, LATE_CANDLE_S):
+            with suppress(V8Error), Outbox(self.ledger.path, self.place) as outbox:
+                outbox.put_late(str(series), close_s, now_s)
 
     def _keep_range(self, entry: Entry) -> None:
         """Keep the range of a forecast for its message; an error of the outbox is reported by its filling."""
@@ -406,7 +414,8 @@ class LedgerUpdater:
             baselines = fit_baselines(profile, baselines, fitted_until_s(close_s))
             self._states[series].fitted = baselines
         newest = candles.newest(forecast_bars(forecaster), last_open_s)
-        return make_entry(forecaster, baselines, newest, close_s, self.place, has_range=self.is_posting)
+        has_range = self.wishes is not None
+        return make_entry(forecaster, baselines, newest, close_s, self.place, has_range=has_range)
 
     def _due_closes(self, series: Series, now_s: int) -> list[int]:
         """List the closes that are to be forecast, oldest first, seconds since the epoch."""
@@ -438,7 +447,7 @@ class LedgerUpdater:
         text = str(error)
         if text not in self._last_errors.values():
             self.notify(text if text.startswith(subject) else f"{subject}: {error}")
-            if self.is_posting:  # an error of the outbox itself is reported by `_fill_outbox`
+            if self.wishes:  # an error of the outbox itself is reported by `_fill_outbox`
                 with suppress(V8Error), Outbox(self.ledger.path, self.place) as outbox:
                     outbox.put("forecast.refused", int(time.time()), {"what": subject, "error": text})
         self._last_errors[subject] = text
