@@ -123,8 +123,9 @@ WRITTEN: Final = (
     ),
     Words("v8/publish/report/page.py", TITLE, ("model's MAE ÷ its", "p of it", "model's RMSE ÷ its")),
     Words("v8/publish/report/page.py", TITLE, ("model's CRPS ÷ its", "inputs", "span", "rows")),
-    Words("v8/publish/report/page.py", TITLE, ("step", "hit rate", "always up", "windows counted")),
+    Words("v8/publish/report/page.py", TITLE, ("step", "hit rate", "closes that rose", "windows counted")),
     Words("v8/publish/report/page.py", TITLE, ("worth, independent", "actual values flat", "forecast flat")),
+    Words("v8/publish/report/page.py", TITLE, ("slope", "intercept")),
     Words(
         "v8/publish/report/page.py", FACT, ("profile digest", "charts", "candle source", "started", "command")
     ),

@@ -149,8 +149,9 @@ def tidy(evaluation: Evaluation) -> pd.DataFrame:
 
     Returns:
         Columns `forecaster` ("model" or a baseline's name), `task`, `column`, `step` (bars ahead, from 1) and
-        errors: `mae_return`, `rmse_return` as a share of the last close (volatility: as it is), `mae_price`,
-        `rmse_price` in the unit of the column.
+        errors: `mae_return`, `rmse_return` as a share of the last close (volatility and range: as they are),
+        `mae_price`, `rmse_price` in the unit of the column; and `qlike`, the QLIKE loss of squared volatility
+        and range, which prices have none of.
     """
     kinds = ("mae_return", "rmse_return", "mae_price", "rmse_price")
     rows = []
@@ -166,6 +167,7 @@ def tidy(evaluation: Evaluation) -> pd.DataFrame:
                     }
                     for kind in kinds:
                         row[kind] = getattr(errors, kind).cells[step][place]
+                    row["qlike"] = errors.qlike.cells[step][place] if errors.qlike else None
                     rows.append(row)
     return pd.DataFrame(rows)
 

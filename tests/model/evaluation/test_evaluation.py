@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from v8.base.errors import ArtifactError
 from v8.model.baselines.baselines import BASELINES, called
 from v8.model.evaluation.evaluation import Evaluation, best_baseline
+from v8.model.evaluation.metrics import measure_errors
 
 UNITLESS = ("volatility", "range")
 INSTALLED = [name for name, one in BASELINES.items() if one.is_installed()]
@@ -148,7 +149,8 @@ def test_a_baseline_evaluated_as_a_model_has_no_p_value_against_itself(make_mark
 def test_what_follows_from_cells_counts_and_tests_stands_in_no_file(make_span) -> None:
     content = evaluate(make_span(num_windows=60)).to_json()
     assert list(content) == ["format", "num_windows", "horizon_bars", "tasks", "direction", "validation_mae"]
-    assert list(content["tasks"]["bands"]) == ["columns", "errors", "significance"]
+    parts = ["columns", "errors", "significance", "confidence_set", "lines"]
+    assert list(content["tasks"]["bands"]) == parts
     assert list(content["tasks"]["bands"]["errors"]["offset"]["mae_price"]) == ["by_step_and_column"]
     test = content["tasks"]["bands"]["significance"]["offset"]
     assert list(test) == ["mean_difference", "standard_error", "num_windows", "degrees_of_freedom"]
@@ -168,7 +170,7 @@ def test_a_baseline_whose_name_is_no_word_is_refused_because_cards_and_pages_sho
     section = content["tasks"]["bands"]
     for part in ("errors", "significance"):
         section[part]["**x** <b>"] = section[part].pop("offset")
-    with pytest.raises(ArtifactError, match="evaluation of format 6"):
+    with pytest.raises(ArtifactError, match="evaluation of format 7"):
         Evaluation.from_json(content)
 
 
@@ -217,11 +219,16 @@ def test_g8_prices_a_thousand_times_higher_change_price_errors_only(make_span) -
 def test_g8_every_error_stands_per_step_beside_every_baseline(make_span) -> None:
     content = evaluate(make_span()).to_json()
     assert set(content["tasks"]) == {"ohlc", "bands", "volatility", "range"}
-    for section in content["tasks"].values():
-        assert set(section["errors"]) == {"model", *INSTALLED}
+    for task, section in content["tasks"].items():
+        is_price = task in ("ohlc", "bands")
+        assert set(section["errors"]) == set(section["confidence_set"]) == {"model", *INSTALLED}
+        assert len(section["lines"]) == (0 if is_price else 3)
         assert set(section["significance"]) == set(INSTALLED)
         for errors in section["errors"].values():
-            assert set(errors) == {"mae_price", "rmse_price", "mae_return", "rmse_return"}
+            assert set(errors) == {"mae_price", "rmse_price", "mae_return", "rmse_return", "qlike"}
+            assert (errors["qlike"] is None) == is_price
+            if is_price:
+                del errors["qlike"]
             assert {len(grid["by_step_and_column"]) for grid in errors.values()} == {3}
     assert "mape" not in json.dumps(content).lower()
 
@@ -300,7 +307,7 @@ def test_a_file_that_disagrees_with_its_own_errors_is_refused(make_span, path: t
         section = section[key]
     section[path[-1]] = value
     with pytest.raises(
-        ArtifactError, match=r"metadata of X, key evaluation.*: must be an evaluation of format 6"
+        ArtifactError, match=r"metadata of X, key evaluation.*: must be an evaluation of format 7"
     ):
         Evaluation.from_json(content, where="metadata of X, key evaluation")
 
@@ -308,7 +315,7 @@ def test_a_file_that_disagrees_with_its_own_errors_is_refused(make_span, path: t
 @pytest.mark.parametrize("content", [None, [], "text", {}, {"tasks": {}, "direction": [], "num_windows": 1}])
 def test_something_that_is_no_evaluation_is_refused(content: object) -> None:
     with pytest.raises(
-        ArtifactError, match="the evaluation: this v8 reads evaluation format 6; got format None"
+        ArtifactError, match="the evaluation: this v8 reads evaluation format 7; got format None"
     ):
         Evaluation.from_json(content)
 
@@ -316,7 +323,7 @@ def test_something_that_is_no_evaluation_is_refused(content: object) -> None:
 def test_an_evaluation_of_the_first_format_is_refused(make_span) -> None:
     content = {**evaluate(make_span()).to_json(), "format": 1}
     with pytest.raises(
-        ArtifactError, match="the evaluation: this v8 reads evaluation format 6; got format 1"
+        ArtifactError, match="the evaluation: this v8 reads evaluation format 7; got format 1"
     ):
         Evaluation.from_json(content)
 
@@ -330,3 +337,29 @@ def test_infinite_errors_in_a_file_are_refused(make_span) -> None:
         match=r"key tasks\.ohlc\.errors\.offset\.mae_price\.by_step_and_column\.0\.0: .*; got inf ",
     ):
         Evaluation.from_json(content)
+
+
+def test_a_task_of_sizes_has_the_loss_of_its_squares_and_lines_and_a_set_of_the_best(
+    make_market_span,
+) -> None:
+    series = make_market_span(num_windows=60)
+    evaluated = evaluate(series).tasks["range"]
+    actual = series.test.actual["range"][:, 1, 1]
+    forecast = series.model["range"][:, 1, 1]
+    ratio = (actual / forecast) ** 2
+    expected = (ratio - np.log(ratio) - 1).mean()
+    assert evaluated.errors["model"].qlike.cells[1][1] == pytest.approx(expected, rel=1e-9)
+    line = evaluated.lines[1][1]
+    slope, intercept = np.polyfit(forecast, actual, 1)
+    assert (line.slope, line.intercept) == pytest.approx((slope, intercept), rel=1e-6)
+    # The model is the actual values moved by a thousandth: nothing comes near it.
+    assert evaluated.best_forecasters == ["model"]
+    assert evaluated.confidence_set["model"] == 1.0
+
+
+def test_qlike_of_a_market_that_stands_still_is_not_defined(make_market_span) -> None:
+    still = make_market_span().recut(lambda column, values: np.full_like(values, 50.0))
+    zeros = np.zeros(still.test.target_shape("range"))
+    errors, _ = measure_errors(still.test, "range", zeros)
+    assert errors.qlike.cells == ((None, None),) * 3
+    assert errors.qlike.overall is None

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from v8.model.evaluation.field_measures import (
-    block_samples,
     confidence_set,
     confidence_set_p_values,
     coverage_by_level,
@@ -20,6 +19,7 @@ from v8.model.evaluation.field_measures import (
     mincer_zarnowitz,
     pit_histogram,
     qlike,
+    sampled_means,
 )
 from v8.model.evaluation.metrics import wilson_interval
 from v8.profile.quantile_levels import pinball
@@ -139,7 +139,9 @@ def test_p_values_of_the_confidence_set_are_those_of_arch_for_the_same_samples(s
     theirs.compute()
     samples = np.stack(theirs._bootstrap_indices)
     names = [str(number) for number in range(losses.shape[1])]
-    ours = confidence_set_p_values(dict(zip(names, losses.T, strict=True)), samples)
+    by_name = dict(zip(names, losses.T, strict=True))
+    sampled = {name: losses_N[samples].mean(axis=1) for name, losses_N in by_name.items()}
+    ours = confidence_set_p_values(by_name, sampled)
     expected = {str(number): p_value for number, p_value in theirs.pvalues["Pvalue"].items()}
     assert list(ours) == list(expected)
     assert ours == pytest.approx(expected, rel=1e-10, abs=1e-10)
@@ -148,25 +150,28 @@ def test_p_values_of_the_confidence_set_are_those_of_arch_for_the_same_samples(s
 
 def test_equal_forecasters_cannot_be_told_apart_and_one_that_is_always_worse_is_left_out() -> None:
     losses = np.random.default_rng(5).gamma(2.0, 1e-3, 200)
-    samples = block_samples(len(losses), 10)
     by_name = {"first": losses, "second": losses.copy(), "worse": losses + 1e-4}
-    p_values = confidence_set_p_values(by_name, samples)
+    p_values = confidence_set_p_values(by_name, sampled_means(by_name, 10))
     assert p_values == {"worse": 0.0, "first": 1.0, "second": 1.0}
     assert confidence_set(p_values) == ["first", "second"]
 
 
 def test_a_confidence_set_of_one_window_or_one_forecaster_has_an_answer() -> None:
-    one = block_samples(1, 10)
-    assert confidence_set_p_values({"only": np.ones(1)}, one) == {"only": 1.0}
-    assert confidence_set_p_values({"better": np.ones(1), "worse": np.full(1, 2.0)}, one) == {
-        "worse": 0.0,
-        "better": 1.0,
-    }
+    only = {"only": np.ones(1)}
+    assert confidence_set_p_values(only, sampled_means(only, 10)) == {"only": 1.0}
+    two = {"better": np.ones(1), "worse": np.full(1, 2.0)}
+    assert confidence_set_p_values(two, sampled_means(two, 10)) == {"worse": 0.0, "better": 1.0}
 
 
 def test_samples_are_whole_blocks_of_neighbouring_windows() -> None:
-    samples = block_samples(100, 7, num_samples=20)
-    assert samples.shape == (20, 100)
-    steps = np.diff(samples, axis=1) % 100
-    assert (steps[:, [place for place in range(99) if (place + 1) % 7]] == 1).all()
-    np.testing.assert_array_equal(samples, block_samples(100, 7, num_samples=20))
+    # A loss of 1 in one window alone counts how often that window is drawn.
+    counted = sampled_means(dict(enumerate(np.eye(100))), 7, num_samples=250)
+    counts = 100 * np.stack(list(counted.values()), axis=1)
+    np.testing.assert_allclose(counts.sum(axis=1), 100.0)
+    np.testing.assert_allclose(counts, counts.round(), atol=1e-9)
+    # Neighbours are drawn equally often but at the ends of 15 blocks.
+    num_ends = (np.diff(counts.round(), axis=1, append=counts[:, :1].round()) != 0).sum(axis=1)
+    assert num_ends.max() <= 2 * 15
+    np.testing.assert_array_equal(
+        counts[:, 0], 100 * sampled_means({0: np.eye(100)[0]}, 7, num_samples=250)[0]
+    )

@@ -216,7 +216,13 @@ def quantiles(crps: float, coverage: float) -> QuantileEvaluation:
     """Of two steps of one column, three levels and one interval; the baseline's CRPS is 1."""
 
     def errors(crps: float) -> QuantileErrors:
-        return QuantileErrors((((crps / 2,),) * 2,) * 3, (((coverage,),) * 2,), (((1.0,),) * 2,))
+        return QuantileErrors(
+            pinball=(((crps / 2,),) * 2,) * 3,
+            coverage=(((coverage,),) * 2,),
+            width=(((1.0,),) * 2,),
+            below=(((0.5,),) * 2,) * 3,
+            score=(((1.0,),) * 2,),
+        )
 
     evaluated = EvaluatedQuantiles(
         {"model": errors(crps), "range_paths": errors(1.0)}, {"range_paths": Significance(0.0, None, 9, 1)}

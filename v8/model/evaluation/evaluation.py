@@ -27,6 +27,13 @@ from v8.data.windows.scaling import Scaling
 from v8.data.windows.span import Span
 from v8.model.baselines.baselines import BASELINES, NAIVE, Forecast
 from v8.model.evaluation import metrics
+from v8.model.evaluation.field_measures import (
+    CalibrationLine,
+    confidence_set,
+    confidence_set_p_values,
+    mincer_zarnowitz,
+    sampled_means,
+)
 from v8.model.evaluation.metrics import ErrorGrid, QuantileErrors, Share, StepDirection, TaskErrors
 from v8.model.evaluation.significance import (
     BaselineComparison,
@@ -86,6 +93,16 @@ class EvaluatedTask:
     columns: tuple[str, ...]  # columns that are forecast
     errors: Mapping[Word, TaskErrors]  # per forecaster (`MODEL` or a key of `BASELINES`), in both units
     significance: Mapping[Word, Significance]  # per baseline: test of mean absolute errors in returns
+    confidence_set: Mapping[Word, Share] = field(default_factory=dict)
+    """Per forecaster the p-value of its place in the model confidence set, the worst one first; empty if
+    unknown."""
+    lines: tuple[tuple[CalibrationLine | None, ...], ...] = ()
+    """The line of actual values on the model's forecasts, per step and column; empty for tasks of prices."""
+
+    @property
+    def best_forecasters(self) -> list[str]:
+        """Forecasters that cannot be told apart from the best one, which is the last of them."""
+        return confidence_set(self.confidence_set)
 
 
 @dataclass(frozen=True)
@@ -93,7 +110,7 @@ class Evaluation(JsonRecord):
     """Errors of a model and of every baseline on the test span of one series."""
 
     kind = "evaluation"
-    format = 6
+    format = 7
     num_windows: Count  # windows of the test span
     horizon_bars: Count  # steps ahead
     tasks: Mapping[str, EvaluatedTask]  # by the name of the task
@@ -177,7 +194,7 @@ class QuantileEvaluation(JsonRecord):
     """Errors of the quantiles of a model and of baselines on the test span of one series."""
 
     kind = "evaluation of quantiles"
-    format = 3
+    format = 4
     levels: tuple[Share, ...]  # all quantile levels, ascending
     num_windows: Count  # windows of the test span
     tasks: Mapping[str, EvaluatedQuantiles]  # by the name of the task
@@ -203,10 +220,12 @@ class QuantileEvaluation(JsonRecord):
                 yield f"the task {task}"
                 continue
             first = _shape_of(evaluated.errors[MODEL].pinball)
-            lengths = [len(self.levels), num_intervals, num_intervals]
+            num_levels = len(self.levels)
+            lengths = [num_levels, num_intervals, num_intervals, num_levels, num_intervals]
             expected = [(length, *first[1:]) if length else (0,) for length in lengths]
             for errors in evaluated.errors.values():
-                shapes = [_shape_of(cells) for cells in (errors.pinball, errors.coverage, errors.width)]
+                parts = (errors.pinball, errors.coverage, errors.width, errors.below, errors.score)
+                shapes = [_shape_of(cells) for cells in parts]
                 if not first or shapes != expected:
                     yield f"{task} with losses of another shape than its levels"
 
@@ -298,9 +317,14 @@ def _evaluate(
     of_baselines = ((name, forecast(span)) for name, forecast in fitted.items())
     forecasts = chain([(MODEL, model_forecasts)], of_baselines)
     errors, losses = _measure(span, forecasts, metrics.measure_errors)
+    confidence_sets = _confidence_sets(losses)
     tasks = {
         task: EvaluatedTask(
-            columns=TASKS[task].columns, errors=by_name, significance=losses.tests(task, MODEL)
+            columns=TASKS[task].columns,
+            errors=by_name,
+            significance=losses.tests(task, MODEL),
+            confidence_set=confidence_sets[task],
+            lines=_lines(span, task, model_forecasts[task]),
         )
         for task, by_name in errors.items()
     }
@@ -309,6 +333,38 @@ def _evaluate(
         num_windows=len(span), horizon_bars=span.horizon_bars, tasks=tasks, direction=direction
     )
     return evaluation, losses
+
+
+def _confidence_sets(losses: Losses) -> dict[str, dict[str, float]]:
+    """Return the p-values of the model confidence set of each task, by forecaster."""
+    by_both = {
+        (task, name): each for task, by_name in losses.by_task.items() for name, each in by_name.items()
+    }
+    sampled = sampled_means(by_both, losses.horizon_bars)
+    return {
+        task: confidence_set_p_values(by_name, {name: sampled[task, name] for name in by_name})
+        for task, by_name in losses.by_task.items()
+    }
+
+
+def _lines(
+    span: Span, task: str, forecast_NHC: AnyFloatArray
+) -> tuple[tuple[CalibrationLine | None, ...], ...]:
+    """Regress actual values on forecasts at each step and column; prices are left out.
+
+    Prices move so little within a horizon that every line through them has a slope of 1.
+    """
+    if TASKS[task].is_price:
+        return ()
+    actual_NHC = span.actual[task]
+    steps = []
+    for step in range(span.horizon_bars):
+        lines = [
+            mincer_zarnowitz(actual_NHC[:, step, place], forecast_NHC[:, step, place].astype(np.float64))
+            for place in range(actual_NHC.shape[-1])
+        ]
+        steps.append(tuple(lines))
+    return tuple(steps)
 
 
 def evaluate_quantiles(data: SeriesData, model: Mapping[str, AnyFloatArray]) -> QuantileEvaluation:
@@ -367,12 +423,18 @@ def _fault(evaluation: Evaluation, task: str, evaluated: EvaluatedTask) -> str |
     if task not in TASKS or evaluated.columns != TASKS[task].columns:
         return f"the columns {listed(evaluated.columns)}"
     grids = [getattr(errors, each.name) for errors in evaluated.errors.values() for each in fields(errors)]
+    cells = [grid.cells for grid in grids if grid is not None]
+    if evaluated.lines:
+        cells.append(evaluated.lines)
     shape = [len(evaluated.columns)] * evaluation.horizon_bars
-    if any([len(row) for row in grid.cells] != shape for grid in grids):
+    if any([len(row) for row in rows] != shape for rows in cells):
         num_columns = len(evaluated.columns)
         return f"errors of another shape than {evaluation.horizon_bars} steps of {num_columns} columns"
-    if NAIVE not in tested or names != {MODEL, *tested}:
-        return f"errors of {listed([*names])} and tests against {listed([*tested])}"
+    of_set = evaluated.confidence_set.keys() or names
+    if NAIVE not in tested or names != {MODEL, *tested} or of_set != names:
+        return (
+            f"errors of {listed([*names])}, tests against {listed([*tested])}, a set of {listed([*of_set])}"
+        )
     inconsistent = [
         name for name in tested if not _fits(evaluated.significance[name], evaluation, task, name)
     ]

@@ -29,6 +29,7 @@ from v8.base.arrays import AnyFloatArray
 from v8.base.errors import SeriesError
 from v8.base.records import Count, Number
 from v8.data.windows.span import Span
+from v8.model.evaluation.field_measures import interval_scores, qlike
 from v8.model.evaluation.significance import num_effective
 from v8.profile.columns import CLOSE, OHLC, TASK_OHLC
 from v8.profile.quantile_levels import intervals, pinball
@@ -86,6 +87,23 @@ class SquaredErrorGrid(ErrorGrid):
 
 
 @dataclass(frozen=True)
+class QlikeGrid:
+    """Mean QLIKE losses of the squares of the values, H rows of C cells, unitless.
+
+    A cell is None where no window has an actual value above zero, or a forecast is zero.
+    """
+
+    cells: Annotated[tuple[tuple[Cell | None, ...], ...], Field(alias="by_step_and_column")]
+
+    @property
+    def overall(self) -> float | None:
+        """Loss over all steps and columns; None if a cell is."""
+        cells = [cell for row in self.cells for cell in row]
+        defined = [cell for cell in cells if cell is not None]
+        return _mean(defined) if len(defined) == len(cells) else None
+
+
+@dataclass(frozen=True)
 class TaskErrors:
     """Errors of one forecaster on one task."""
 
@@ -93,6 +111,7 @@ class TaskErrors:
     rmse_price: SquaredErrorGrid  # root mean squared errors in that unit
     mae_return: ErrorGrid  # mean absolute errors as a share of the last close, unitless
     rmse_return: SquaredErrorGrid  # root mean squared errors as a share of the last close, unitless
+    qlike: QlikeGrid | None = None  # of tasks of sizes, volatility and range; None for prices
 
 
 @dataclass(frozen=True)
@@ -117,6 +136,11 @@ class StepDirection:
         return self.num_hits / self.num_counted if self.num_counted else None
 
     @property
+    def rise_rate(self) -> float | None:
+        """Hit rate of a forecast that always says up: the base rate; None if no window is counted."""
+        return self.num_rises / self.num_counted if self.num_counted else None
+
+    @property
     def interval(self) -> tuple[float, float] | None:
         """95 % confidence interval of the hit rate; None if no window is counted."""
         rate = self.rate
@@ -138,6 +162,8 @@ class QuantileErrors:
         tuple[tuple[Share, ...], ...], ...
     ]  # share of actual values inside each interval, I x H x C
     width: Cells  # mean widths of the intervals in returns, I x H x C, unitless
+    below: tuple[tuple[tuple[Share, ...], ...], ...]  # share of actual values up to each quantile, Q x H x C
+    score: Cells  # mean interval scores (Winkler) in returns, I x H x C, unitless
 
     @property
     def crps(self) -> float:
@@ -147,6 +173,14 @@ class QuantileErrors:
     def mean_coverage(self, interval: int) -> float:
         """Return the share of actual values inside an interval, 0 to 1, where the intervals have a width."""
         return self._mean_with_width(self.coverage[interval])
+
+    def mean_below(self, level: int) -> float:
+        """Return the share of actual values at or below a quantile, 0 to 1: its level if it is calibrated."""
+        return self._mean_with_width(self.below[level])
+
+    def mean_score(self, interval: int) -> float:
+        """Return the interval score over all steps and columns, in returns: width plus weighted misses."""
+        return _mean(cell for row in self.score[interval] for cell in row)
 
     def mean_width(self, interval: int) -> float:
         """Return the mean width of an interval over the steps and columns that have one, in returns."""
@@ -198,6 +232,7 @@ def measure_errors(span: Span, task: str, forecast: AnyFloatArray) -> tuple[Task
         rmse_price=_squared_errors(error),
         mae_return=_absolute_errors(relative),
         rmse_return=_squared_errors(relative),
+        qlike=None if TASKS[task].is_price else _qlike_grid(actual, forecast.astype(np.float64)),
     )
     losses = np.abs(relative).mean(axis=(1, 2))
     return errors, losses
@@ -236,13 +271,20 @@ def measure_quantiles(
     losses_QNHC = np.stack(losses)
     coverage = []
     width = []
+    score = []
     for low_level, high_level in intervals(levels):
         low_NHC = by_level[low_level]
         high_NHC = by_level[high_level]
         coverage.append(((low_NHC <= actual_NHC) & (actual_NHC <= high_NHC)).mean(axis=0))
         width.append(in_returns(task, high_NHC - low_NHC, span.last_close).mean(axis=0))
+        scores_NHC = interval_scores(actual_NHC, low_NHC, high_NHC, high_level - low_level)
+        score.append(in_returns(task, scores_NHC, span.last_close).mean(axis=0))
     errors = QuantileErrors(
-        pinball=_tuples(losses_QNHC.mean(axis=1)), coverage=_tuples(coverage), width=_tuples(width)
+        pinball=_tuples(losses_QNHC.mean(axis=1)),
+        coverage=_tuples(coverage),
+        width=_tuples(width),
+        below=_tuples([(actual_NHC <= quantile_NHC).mean(axis=0) for quantile_NHC in by_level.values()]),
+        score=_tuples(score),
     )
     return errors, 2.0 * losses_QNHC.mean(axis=(0, 2, 3))
 
@@ -314,6 +356,17 @@ def _absolute_errors(error_NHC: NDArray[np.float64]) -> ErrorGrid:
 
 def _squared_errors(error_NHC: NDArray[np.float64]) -> SquaredErrorGrid:
     return SquaredErrorGrid(_tuples(np.sqrt((error_NHC**2).mean(axis=0))))
+
+
+def _qlike_grid(actual_NHC: NDArray[np.float64], forecast_NHC: NDArray[np.float64]) -> QlikeGrid:
+    losses_NHC = qlike(np.square(actual_NHC), np.square(forecast_NHC))
+    is_defined = ~np.isnan(losses_NHC)
+    sums_HC = np.where(is_defined, losses_NHC, 0.0).sum(axis=0)
+    means_HC = np.divide(
+        sums_HC, is_defined.sum(axis=0), out=np.full_like(sums_HC, np.inf), where=is_defined.any(axis=0)
+    )
+    rows = [[float(cell) if cell < MAX_ERROR else None for cell in row] for row in means_HC]
+    return QlikeGrid(tuple(tuple(row) for row in rows))
 
 
 def _tuples(values: Any) -> Any:

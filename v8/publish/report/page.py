@@ -34,7 +34,7 @@ from v8.data.windows.holes import WindowCounts
 from v8.forecaster.metadata import HISTORY_FILE, METADATA_FILE
 from v8.forecaster.series_artifact import FORECASTS_FILE, ForecastSample
 from v8.model.baselines.baselines import BASELINES, NAIVE, called
-from v8.model.evaluation.evaluation import MODEL, Evaluation, QuantileEvaluation
+from v8.model.evaluation.evaluation import MODEL, EvaluatedTask, Evaluation, QuantileEvaluation
 from v8.model.evaluation.importance import Importance, importance_rows
 from v8.model.evaluation.leaderboard import (
     LeaderboardRow,
@@ -381,6 +381,8 @@ def _error_tables(evaluation: Evaluation, task: str) -> Iterator[Html]:
     units = ("of last close", "price") if TASKS[task].is_price else ("in %", "as is")
     header = ["", *(f"{kind} {unit}" for unit in units for kind in ("MAE", "RMSE"))]
     header += ["model's MAE ÷ its", "p of it", "model's RMSE ÷ its"]
+    if not TASKS[task].is_price:
+        header.append("QLIKE")
     rows = {}
     model_errors = evaluation.errors[task][MODEL]
     decimals = _decimals(model_errors.mae_price.overall)
@@ -396,10 +398,42 @@ def _error_tables(evaluation: Evaluation, task: str) -> Iterator[Html]:
             cells.append(number(evaluation.relative_error(task, "mae", name)))
             cells.append(p_value(evaluation.against(task, name).p_value))
             cells.append(number(evaluation.relative_error(task, "rmse", name)))
+        if errors.qlike is not None:
+            cells.append(number(errors.qlike.overall))
         rows[name] = cells
     columns = ", ".join(term(spaced(name)) for name in TASKS[task].columns)
     title = say("{task}, over all steps and {columns}", task=titled(task), columns=columns)
     yield shown_table(Table(header, list(rows.values()), title))
+    evaluated = evaluation.tasks[task]
+    if evaluated.confidence_set:
+        yield element("p", confidence_sentence(evaluated), class_="soft")
+    if evaluated.lines:
+        yield _lines_table(evaluated, title=say("{task}: actual values on forecasts", task=titled(task)))
+
+
+def confidence_sentence(evaluated: EvaluatedTask) -> str:
+    """Say which forecasts cannot be told apart from the best one."""
+    best = [term(spaced(name)) for name in reversed(evaluated.best_forecasters)]
+    return say(
+        "{n} of {num} methods cannot be told apart from the best: {names}.",
+        n=len(best),
+        num=len(evaluated.confidence_set),
+        names=say(", ").join(best),
+    )
+
+
+def _lines_table(evaluated: EvaluatedTask, title: str) -> Html:
+    """Show the lines of actual values on the model's forecasts at the first and the last step."""
+    rows = []
+    for step in sorted({1, len(evaluated.lines)}):
+        for column, line in zip(evaluated.columns, evaluated.lines[step - 1], strict=True):
+            cells = [term(spaced(column)), str(step)]
+            if line is None:
+                cells += [ABSENT] * 3
+            else:
+                cells += [number(line.slope), percent(line.intercept, 4), percent(line.r_squared)]
+            rows.append(cells)
+    return shown_table(Table(["", "step", "slope", "intercept", "R²"], rows, title))
 
 
 def _decimals(error: float) -> int:
@@ -419,6 +453,7 @@ def _intervals(evaluated: QuantileEvaluation | None, price_range: RangeCoverage 
     header = ["", "CRPS"]
     for name in names:
         header += [say("within {interval}", interval=name), say("width of {interval}", interval=name)]
+        header.append(say("score of {interval}", interval=name))
     header += ["model's CRPS ÷ its", "p of it"]
     tables = []
     for task, quantiles in evaluated.tasks.items():
@@ -427,6 +462,7 @@ def _intervals(evaluated: QuantileEvaluation | None, price_range: RangeCoverage 
             cells = [term(spaced(name)), percent(errors.crps, 4)]
             for place in range(len(names)):
                 cells += [percent(errors.mean_coverage(place)), percent(errors.mean_width(place), 3)]
+                cells.append(percent(errors.mean_score(place), 3))
             test = quantiles.significance.get(name)
             if test:
                 cells += [number(quantiles.relative_error(name)), p_value(test.p_value)]
@@ -435,8 +471,21 @@ def _intervals(evaluated: QuantileEvaluation | None, price_range: RangeCoverage 
             rows.append(cells)
         title = say("{task}, over all steps", task=titled(task))
         tables.append(shown_table(Table(header, rows, title)))
+    tables.append(_coverage_by_level(evaluated))
     range_note = element("p", range_sentence(price_range)) if price_range else ""
     return filled("v8.publish.report", "intervals.html", tables=join(tables), price_range=range_note)
+
+
+def _coverage_by_level(evaluated: QuantileEvaluation) -> Html:
+    """Show how many actual values lie at or below each quantile of the model."""
+    header = ["", *(percent(level, 0) for level in evaluated.levels)]
+    rows = []
+    for task, quantiles in evaluated.tasks.items():
+        errors = quantiles.errors[MODEL]
+        rows.append(
+            [titled(task), *(percent(errors.mean_below(place)) for place in range(len(evaluated.levels)))]
+        )
+    return shown_table(Table(header, rows, say("Actual values at or below each quantile of the model")))
 
 
 def range_sentence(coverage: RangeCoverage) -> str:
@@ -461,7 +510,7 @@ def _importance(importance: Importance | None) -> Html:
 
 
 def _direction(evaluation: Evaluation) -> Html:
-    header = ["step", "hit rate", "95 %", "always up", "windows counted"]
+    header = ["step", "hit rate", "95 %", "closes that rose", "windows counted"]
     header += ["worth, independent", "actual values flat", "forecast flat"]
     counted = [step for step in evaluation.direction if step.num_counted]
     if not counted:
@@ -474,8 +523,7 @@ def _direction(evaluation: Evaluation) -> Html:
 
 
 def _direction_cells(step: StepDirection) -> list[str]:
-    share_of_rises = step.num_rises / step.num_counted if step.num_counted else None
-    shares = [percent(step.rate), _ends(step.interval), percent(share_of_rises)]
+    shares = [percent(step.rate), _ends(step.interval), percent(step.rise_rate)]
     counts = (step.num_counted, round(step.num_effective), step.num_flat_actual, step.num_flat_forecast)
     return [str(step.step), *shares, *map(count, counts)]
 
