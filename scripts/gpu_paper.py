@@ -395,7 +395,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     single.add_argument("--json", action="store_true", help="print one line of JSON")
     all_cells = parts.add_parser("table", help="compile all and write the table")
     names = sorted(path.stem for path in (REPOSITORY / "configs").glob("*.yaml"))
-    names = [name for name in names if name not in {"universe", "range_paths"}]  # no profile; no network
+    without_network = {"references", "universe", "range_paths"}  # the first two are no profiles
+    names = [name for name in names if name not in without_network]
     all_cells.add_argument("--profiles", nargs="+", choices=names, default=names)
     all_cells.add_argument("--gpus", nargs="+", choices=GPUS, default=list(GPUS))
     all_cells.add_argument("--precisions", nargs="+", choices=FORMATS, default=list(FORMATS))

@@ -295,7 +295,7 @@ def test_the_board_stands_beside_naive_and_the_best_baseline(capsys: pytest.Capt
     assert "AUSDT-1h 0.800* 1.600*" in lines
     assert lines[1] == (
         "Bollinger bands: 30.0 % lower error than the naive forecast (significant for 2 of 2 series), "
-        "40.0 % higher than the best baseline (significant for 2 of 2 series)."
+        "40.0 % higher than the best baseline, “har” (significant for 2 of 2 series)."
     )
 
 

@@ -35,10 +35,11 @@ from v8.base.storage import digest_file
 from v8.data.market.candles import CandlePin, Candles, pin_of
 from v8.data.market.series import SeriesName
 from v8.data.windows.scaling import Scaling
+from v8.model.baselines.references import reference_baseline
 from v8.model.evaluation.evaluation import Evaluation, QuantileEvaluation
 from v8.model.evaluation.leaderboard import SeriesResult, read_result
 from v8.model.evaluation.price_range import RangeCoverage
-from v8.model.evaluation.verdict import Verdicts, verdicts_of
+from v8.model.evaluation.verdict import Verdicts, references, verdicts_of
 from v8.profile.formulas import ANCHORED_KINDS
 from v8.profile.indicators import FEATURES, fault_of, warmup_bars
 from v8.profile.profile import Profile, ProfileName, TableSettings, recorded_profile, recorded_tables
@@ -309,8 +310,10 @@ class Metadata:
 
     @property
     def has_own_baseline(self) -> bool:
-        """Whether its best baseline is that of this series alone, because its run stored no verdict."""
-        return self.is_evaluated and self.result.verdict is None
+        """Whether a best baseline is of this series alone: no reference, and its run stored no verdict."""
+        if not self.is_evaluated or self.result.verdict is not None:
+            return False
+        return any(best != reference_baseline(task) for task, best in references(self.verdicts).items())
 
     @cached_property
     def verdicts(self) -> Verdicts:

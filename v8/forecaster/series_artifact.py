@@ -65,8 +65,8 @@ _QUALITY_NOTE: Final = (
     "Relative MAE on the {num_windows:,} windows of the test span, which was not used in training: the mean "
     "absolute error divided by that of the naive forecast, in which the close stays where it is, bands and "
     "volatility follow from that, and a bar has the mean range of the newest 20. Below 1 the model has the "
-    "lower error. The best baseline is the forecast "
-    "without a network that has the lowest error here. The model beats a baseline or loses to it where the "
+    "lower error. The best baseline is the forecast without a network that had the lowest error on the "
+    "exchange's archive. The model beats a baseline or loses to it where the "
     "difference is statistically significant (Diebold-Mariano test, p below {alpha:g}); otherwise it is "
     "not significant. A test needs {min_windows} windows."
 )

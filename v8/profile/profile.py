@@ -497,9 +497,12 @@ def network_outputs(profile: Profile) -> NetworkOutputs:
     return profile.family.outputs
 
 
+_NO_PROFILES: Final = ("references", "universe")  # files of configs/ that are something else
+
+
 def profile_names() -> list[str]:
     """List the shipped profiles by name, sorted."""
-    return sorted(path.stem for path in _configs().glob("*.yaml") if path.stem != "universe")
+    return sorted(path.stem for path in _configs().glob("*.yaml") if path.stem not in _NO_PROFILES)
 
 
 def audiences() -> dict[str, str]:

@@ -17,8 +17,10 @@ from hypothesis import strategies as st
 
 from v8.base.errors import ArtifactError
 from v8.model.baselines.baselines import BASELINES, called
+from v8.model.baselines.references import reference_baseline
 from v8.model.evaluation.evaluation import Evaluation, best_baseline
 from v8.model.evaluation.metrics import measure_errors
+from v8.profile.tasks import TASKS
 
 UNITLESS = ("volatility", "range")
 INSTALLED = [name for name, one in BASELINES.items() if one.is_installed()]
@@ -174,8 +176,30 @@ def test_a_baseline_whose_name_is_no_word_is_refused_because_cards_and_pages_sho
         Evaluation.from_json(content)
 
 
-def test_the_best_baseline_is_the_one_that_errs_least_and_ties_go_to_naive(make_span) -> None:
+def test_the_best_baseline_of_a_task_is_its_reference_whatever_errs_least(make_span) -> None:
     evaluation = evaluate(make_span(num_windows=240))
+    best = {task: evaluation.best_baseline(task) for task in evaluation.tasks}
+    assert best == dict.fromkeys(("ohlc", "bands", "volatility"), "range_paths") | {"range": "har"}
+    assert any(evaluation.relative_error(task, forecaster=name) > 1.0 for task, name in best.items())
+
+
+def test_every_task_has_a_reference_that_is_always_installed() -> None:
+    for task in TASKS:
+        reference = BASELINES[reference_baseline(task)]
+        assert reference.name not in {"garch", "log_har_clock", "lightgbm"}  # which need a package
+    assert reference_baseline("of_a_plugin") is None
+
+
+def test_without_a_reference_the_best_baseline_is_the_one_that_errs_least_and_ties_go_to_naive(
+    make_span,
+) -> None:
+    whole = evaluate(make_span(num_windows=240))
+    others = {}
+    for task, evaluated in whole.tasks.items():
+        reference = reference_baseline(task)
+        tests = {name: test for name, test in evaluated.significance.items() if name != reference}
+        others[task] = replace(evaluated, significance=tests)
+    evaluation = replace(whole, tasks=others)
     for task, evaluated in evaluation.tasks.items():
         errors = {name: evaluation.error(task, name).overall for name in evaluated.significance}
         best = evaluation.best_baseline(task)

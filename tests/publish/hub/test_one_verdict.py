@@ -14,7 +14,6 @@ import pytest
 from ledger_entries import ISSUER, made_entry, made_score
 
 import v8
-from v8.annexes.comparison.measurement import measurement_of
 from v8.annexes.live.app import answers
 from v8.annexes.live.app.page import whole_record_part
 from v8.annexes.live.app.places import ModelSnapshot
@@ -31,7 +30,7 @@ from v8.api.issuing import error_lines
 from v8.base.wording import number, spaced
 from v8.cli.printing import print_leaderboard
 from v8.data.market.series import Series
-from v8.forecaster.metadata import HISTORY_FILE, Metadata, checked_metadata, read_metadata
+from v8.forecaster.metadata import Metadata, checked_metadata, read_metadata
 from v8.model.baselines.baselines import BASELINES, NAIVE, called
 from v8.model.evaluation.decay import detect_decay
 from v8.model.evaluation.leaderboard import LEADERBOARD_FILE, rank_results
@@ -152,16 +151,6 @@ def test_the_figures_of_the_report_are_medians_of_it(
         # The timeframes have different ones, which the pointer names.
         (names,) = re.findall('<span title="([^"]*)">than the best baseline</span>', card)
         assert f"{title}: offset at 15m, last close at 1h" in names
-
-
-def test_a_comparison_of_profiles_has_its_errors(run: Path, leaderboard: dict[str, dict[str, str]]) -> None:
-    for name in NAMES:
-        (run / name / HISTORY_FILE).write_text("seconds\n1.0\n")  # the made run has no times
-    for model in measurement_of(run, NAMES)["models"]:
-        row = leaderboard[model["series"]]
-        for column in ("relative_mae", "relative_mae_to_best"):
-            expected = {task: pytest.approx(float(row[f"{task}_{column}"])) for task in FORECAST}
-            assert model[column] == expected
 
 
 def live(

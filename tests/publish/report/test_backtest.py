@@ -201,7 +201,7 @@ def test_the_page_opens_with_what_all_folds_come_to(found: Any) -> None:
     ((about, *sentences),) = verdicts(found)
     assert about == (
         "15m: median of 2 series in all their folds, short test periods within 1998-07-12 – 1998-07-17, each "
-        "trained again; the best baseline is that of these folds together."
+        "trained again."
     )
     # The medians of two of 0.8 and two of 1.1, as the pooled table has them.
     told = found.pools[0].tasks["volatility"]

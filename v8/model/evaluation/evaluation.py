@@ -5,8 +5,8 @@ figures that significance tests start from. Means, skill scores and p-values are
 are needed, so the report, the metadata and the model card cannot disagree. How two errors compare is decided
 by the rule of `v8.model.evaluation.significance`.
 
-The verdict compares the model with two of them, naive and the best baseline of the run, and is stored when
-all series of the run are evaluated (`v8.model.evaluation.verdict`).
+The verdict compares the model with two of them, naive and the best baseline, and is stored when all series of
+the run are evaluated (`v8.model.evaluation.verdict`).
 
 Legend: N windows, H steps of the horizon, Q levels, C columns of a task.
 """
@@ -26,6 +26,7 @@ from v8.data.windows.dataset import SeriesData
 from v8.data.windows.scaling import Scaling
 from v8.data.windows.span import Span
 from v8.model.baselines.baselines import BASELINES, NAIVE, Forecast
+from v8.model.baselines.references import reference_baseline
 from v8.model.evaluation import metrics
 from v8.model.evaluation.field_measures import (
     CalibrationLine,
@@ -159,7 +160,7 @@ class Evaluation(JsonRecord):
         )
 
     def best_baseline(self, task: str) -> str:
-        """Return the best baseline of a task for this series alone; see `best_baseline`."""
+        """Return the best baseline of a task as far as this series alone decides it, see `best_baseline`."""
         return best_baseline([self], task)
 
     def faults(self) -> Iterator[str]:
@@ -231,11 +232,15 @@ class QuantileEvaluation(JsonRecord):
 
 
 def best_baseline(evaluations: Sequence[Evaluation], task: str) -> str:
-    """Return the best baseline of a task over several series, by the rule of `best_of`.
+    """Return the best baseline of a task: its reference, which `configs/references.yaml` names.
 
-    The errors on the validation span decide. Where they are not known of all series, those on the
-    evaluated span do.
+    A task without one, that of a plug-in, has the best baseline of these series by the rule of `best_of`. The
+    errors on the validation span decide. Where they are not known of all series, those on the evaluated span
+    do.
     """
+    reference = reference_baseline(task)
+    if all(reference in evaluation.tasks[task].significance for evaluation in evaluations):
+        return str(reference)
     errors: list[Mapping[str, float]] = [
         evaluation.validation_mae.get(task, {}) for evaluation in evaluations
     ]

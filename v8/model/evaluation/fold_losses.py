@@ -7,8 +7,8 @@ evaluated model.
 
 A *cell* is one series in one fold of a back-test. Cells are grouped by fold and timeframe, and pooled:
 all folds, calm ones, those with a break in volatility. Per forecaster a group reports the median over its
-cells of the relative MAE (to the naive forecast). The best baseline of a task is the one with the smallest
-median on the validation spans: of a fold that of its run, of pools and series that of all folds.
+cells of the relative MAE (to the naive forecast). The best baseline of a task is its reference
+(`v8.model.evaluation.evaluation.best_baseline`).
 
 Significance: series that are evaluated at the same close are correlated. So the differences between model and
 baseline, each divided by the mean naive error of its series, are averaged over the series that share a close,

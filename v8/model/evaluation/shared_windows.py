@@ -102,7 +102,8 @@ def _require_same_candles(cells: Mapping[str, Cell]) -> None:
 def _with_common_baselines(cells: Mapping[str, Cell]) -> dict[str, Cell]:
     """Give all models the same baselines, each as it was fitted with the lowest error on these windows.
 
-    Which baseline is the best is decided on validation spans; those of the first model count for all.
+    Where a task has no reference, validation spans decide which baseline is the best; those of the first
+    model count for all.
     """
     best_fits: dict[str, dict[str, NDArray[np.float32]]] = {}  # losses by task and baseline, shape (N,)
     for cell in cells.values():

@@ -3,10 +3,11 @@
 Verdicts are computed once, for all series that were trained together, and stored in the metadata of each
 (`v8.forecaster.series_artifact.store_verdicts`). Tables, sentences, pages and programs read them from there.
 
-The two baselines are the naive forecast and the *best baseline*: of all baselines the one with the smallest
-median error on the candles before the test span, the validation span. It is one for all series of a task and
-a timeframe. Chosen on the test span, the model would be compared with a baseline that was lucky there; chosen
-for each series alone, it would differ by luck.
+The two baselines are the naive forecast and the *best baseline* of the task, its reference: chosen once, on
+validation spans of the archive, and shipped (`v8.model.baselines.references`). Chosen on the test span, the
+model would be compared with a baseline that was lucky there; chosen for each run, a number would mean
+something else in a run of other series. A task of a plug-in has no reference: there the smallest median error
+on the validation spans of the run decides, for all series of a timeframe.
 
 The p-values of a task are corrected together over the series, separately for the two baselines.
 """

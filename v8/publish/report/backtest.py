@@ -40,11 +40,11 @@ QUANTILE_NOTE: Final = (
 
 NOTE: Final = (
     "Medians over series of the mean absolute error, in returns, relative to the naive forecast's. The best "
-    "baseline is one for all folds and series of a timeframe: the one with the lowest median on their "
-    "validation spans. p: probability of such a difference from it if both were equally good "
-    "(Diebold-Mariano on the closes that all series share, Benjamini-Hochberg over the table); from "
-    f"{ALPHA:g} on the difference is not significant. Smaller: series and folds in which the model's error "
-    "is the smaller one, significantly or not."
+    "baseline of a task was chosen once, on validation spans of the archive (configs/references.yaml), so "
+    "that it is the same in every back-test. p: probability of such a difference from it if both were "
+    "equally good (Diebold-Mariano on the closes that all series share, Benjamini-Hochberg over the table); "
+    f"from {ALPHA:g} on the difference is not significant. Smaller: series and folds in which the model's "
+    "error is the smaller one, significantly or not."
 )
 
 BREAK_RULE: Final = (
@@ -204,7 +204,7 @@ def _pools_of_all_folds(results: BacktestResults) -> list[CellGroup]:
 def _scope_of(pool: CellGroup) -> str:
     return say(
         "{timeframe}: median of {num} series in all their folds, short test periods within {days}, "
-        "each trained again; the best baseline is that of these folds together.",
+        "each trained again.",
         timeframe=pool.timeframe,
         num=pool.num_series,
         days=_days(pool),
@@ -268,8 +268,7 @@ def _ends_note(best: tuple[str, TaskResults], worst: tuple[str, TaskResults]) ->
     """Say by what the best and the worst series are chosen."""
     return say(
         "Chosen by the mean of × best baseline over the tasks, the lowest first, whatever × naive is: {best} "
-        "has {low}, {worst} has {high}. Medians over the folds of a series; the best baseline is that of the "
-        "timeframe in all folds.",
+        "has {low}, {worst} has {high}. Medians over the folds of a series.",
         best=best[0],
         low=number(_mean_against_best(best[1])),
         worst=worst[0],
@@ -323,7 +322,7 @@ def _picture(results: BacktestResults) -> Html:
                 dots[titled(task)].append(Dot(name, change_pct(result.against_best), is_significant))
     colours = {titled(task): TASKS[task].colour for task in results.tasks}
     label = say(
-        "Error of each series compared with the best baseline of its timeframe in all folds, in %, median "
+        "Error of each series compared with the best baseline, in %, median "
         "over the folds of the series: left of 0 it is lower; filled where it is significant for this series "
         "alone. Pointing at a dot shows its series. A diamond is the median of all series of every "
         "timeframe, filled where most are significant; the sentences above are about one timeframe each."

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from v8.base.language import say, term
-from v8.base.wording import ABSENT, count, percent, spaced
+from v8.base.wording import ABSENT, count, percent
 from v8.forecaster.series_artifact import ForecastSample
 from v8.model.baselines.baselines import BASELINES, NAIVE, called
 from v8.model.evaluation.leaderboard import BEST, LeaderboardRow, compared
@@ -19,7 +19,13 @@ from v8.profile.tasks import TASKS
 from v8.publish.report import figures
 from v8.publish.report.candle_chart import candle_chart
 from v8.publish.report.markup import Html, element, facts, filled, join, plot
-from v8.publish.report.verdict import RelativeError, best_baselines_in_words, scope_of, titled
+from v8.publish.report.verdict import (
+    RelativeError,
+    best_baselines_in_words,
+    best_in_words,
+    scope_of,
+    titled,
+)
 
 
 def first_screen(
@@ -76,7 +82,7 @@ def task_card(
     figures_of_task = [_figure(naive, say("the naive forecast"), chips[0], _assumption(NAIVE))]
     for (name, error), chip in zip(others.items(), chips[1:], strict=True):
         meaning = best_names if name == BEST else _assumption(name)
-        figures_of_task.append(_figure(error, _best_named(name), chip, meaning))
+        figures_of_task.append(_figure(error, best_in_words(name), chip, meaning))
     if not others:
         nothing = say("No baseline is better than the naive forecast.")
         figures_of_task.append(element("p", nothing, class_="soft"))
@@ -93,12 +99,6 @@ def _assumption(name: str) -> str | None:
     """Say what a baseline assumes, for a pointer; None where its name is not known."""
     baseline = BASELINES.get(name)
     return term(baseline.sentence) if baseline else None
-
-
-def _best_named(name: str) -> str:
-    if name == BEST:
-        return say("the best baseline")
-    return say("the best baseline, “{name}”", name=spaced(name))
 
 
 def _figure(error: RelativeError, other: str, chip: Html, title: str | None = None) -> Html:

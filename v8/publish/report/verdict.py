@@ -8,13 +8,19 @@ the close stays where it is.
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from v8.base.language import say, term
 from v8.base.wording import percent, spaced
-from v8.model.baselines.baselines import NAIVE
+from v8.model.baselines.baselines import NAIVE, called
 from v8.model.evaluation.fold_losses import TaskResult
-from v8.model.evaluation.leaderboard import LeaderboardRow, compared, different_best_baselines, median
+from v8.model.evaluation.leaderboard import (
+    BEST,
+    LeaderboardRow,
+    compared,
+    different_best_baselines,
+    median,
+)
 from v8.model.evaluation.significance import (
     BEATS,
     LOSES,
@@ -105,6 +111,7 @@ class TaskVerdict:
     task: str
     naive: RelativeError
     best: RelativeError | None = None  # None where the naive forecast is the best baseline
+    best_name: str = BEST  # name of that baseline; `BEST` where timeframes have different ones
 
     @classmethod
     def pooled(cls, task: str, result: TaskResult) -> "TaskVerdict":
@@ -113,7 +120,7 @@ class TaskVerdict:
         if result.best == NAIVE:
             return cls(task, best)
         outcome = outcome_of(result.model_relative_mae or 0.0, 1.0, result.p_naive)
-        return cls(task, RelativeError(result.model_relative_mae, [outcome]), best)
+        return cls(task, RelativeError(result.model_relative_mae, [outcome]), best, called(result.best))
 
     def __str__(self) -> str:
         # Each comparison has its own significance: one at the end would read as that of both.
@@ -121,20 +128,21 @@ class TaskVerdict:
         if self.best is None:
             sentence = say("{comparison}, and no baseline is better", comparison=naive)
         else:
-            best = self.best.with_significance(_relative_to_best(self.best.multiple))
+            best = self.best.with_significance(_relative_to_best(self.best.multiple, self.best_name))
             sentence = say("{naive}, {best}", naive=naive, best=best)
         return say("{task}: {verdict}.", task=titled(self.task), verdict=sentence)
 
 
 def verdict(rows: Sequence[LeaderboardRow]) -> list[str]:
     """Name the series of a leaderboard of at least one row, then give the verdict of each task."""
-    errors_by_task: dict[str, list[RelativeError]] = {}
-    for (task, _), comparisons in compared(rows).items():
-        errors_by_task.setdefault(task, []).append(RelativeError.of(*comparisons.values()))
-    verdicts = []
-    for task, errors in errors_by_task.items():
-        verdicts.append(TaskVerdict(task, naive=errors[0], best=errors[1] if len(errors) > 1 else None))
-    return [scope_of(rows), *best_first(verdicts)]
+    verdicts: dict[str, TaskVerdict] = {}
+    for (task, name), comparisons in compared(rows).items():
+        error = RelativeError.of(*comparisons.values())
+        if task in verdicts:  # naive comes first
+            verdicts[task] = replace(verdicts[task], best=error, best_name=name)
+        else:
+            verdicts[task] = TaskVerdict(task, error)
+    return [scope_of(rows), *best_first(verdicts.values())]
 
 
 def scope_of(rows: Sequence[LeaderboardRow]) -> str:
@@ -196,14 +204,22 @@ def relative_to_naive(multiple: float | None) -> str:
     return say("{share} higher error than the naive forecast", share=_share(multiple))
 
 
-def _relative_to_best(multiple: float | None) -> str:
+def _relative_to_best(multiple: float | None, name: str) -> str:
+    best = best_in_words(name)
     if multiple is None:
-        return say("and the best baseline has none")
+        return say("and {baseline} has none", baseline=best)
     if is_equal(multiple, 1.0):
-        return say("the same as the best baseline")
+        return say("the same as {baseline}", baseline=best)
     if multiple < 1.0:
-        return say("{share} lower than the best baseline", share=_share(multiple))
-    return say("{share} higher than the best baseline", share=_share(multiple))
+        return say("{share} lower than {baseline}", share=_share(multiple), baseline=best)
+    return say("{share} higher than {baseline}", share=_share(multiple), baseline=best)
+
+
+def best_in_words(name: str) -> str:
+    """Name a best baseline; without its name where that is `BEST`, because timeframes have different ones."""
+    if name == BEST:
+        return say("the best baseline")
+    return say("the best baseline, “{name}”", name=spaced(name))
 
 
 def _share(multiple: float) -> str:
