@@ -180,8 +180,9 @@ class SeriesInProgress:
         from v8.forecaster.onnx_file import save_onnx_model  # noqa: PLC0415 - needs the extra `onnx`
 
         span = self._data.spans["test"]
+        file = self._job.folder / ONNX_FILE
         try:
-            save_onnx_model(model.keras_model, self._job.folder / ONNX_FILE, str(self.series), span)
+            save_onnx_model(model.keras_model, file, str(self.series), span, batch=model.traced_batch)
         except ArtifactError as error:
             self._observer.on_event(Note(str(error)))
             return str(error)

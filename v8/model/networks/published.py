@@ -277,6 +277,11 @@ class PublishedModel(ABC):
         """The Keras model with this series' numbers."""
         return self._model
 
+    @property
+    def traced_batch(self) -> int:
+        """Windows of the batches for which the graph is traced already when a span has been forecast."""
+        return FORECAST_BATCH
+
     def forecast_all(self, windows_NTF: NDArray[np.float32]) -> Forecasts:
         """Forecast raw windows, quantiles too."""
         return split_outputs(forecast_windows(self._model, windows_NTF))

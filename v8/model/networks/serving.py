@@ -152,6 +152,11 @@ class ServingModel(PublishedModel):
         self._shares = shares
         self._widths = widths
 
+    @property
+    def traced_batch(self) -> int:
+        """Those that are compared, where NumPy forecasts the span; see `PublishedModel`."""
+        return super().traced_batch if self._ensemble is None else COMPARED_WINDOWS
+
     def network_points(self, span: Span) -> dict[str, NDArray[np.float32]]:
         """Return the network's own forecasts for a span, per task, (W, H, C), not yet coherent."""
         network_model = self._current_graph.network_model
