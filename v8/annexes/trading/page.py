@@ -6,7 +6,7 @@ statistically significant, and draws what the rules that hold a position would h
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,8 +26,9 @@ from v8.base.storage import write_json, write_text
 from v8.base.wording import ABSENT, Table, between, column, frame_csv, p_value, plural, spaced
 from v8.model.evaluation.evaluation import MODEL
 from v8.model.evaluation.significance import BEATS, LOSES, UNKNOWN, ComparisonResult, is_equal
-from v8.publish.report.charts import Chart, axis, line, line_style
+from v8.publish.report.charts import LINES, Chart, axis, line
 from v8.publish.report.charts import rule as rule_across
+from v8.publish.report.first_screen import row_of_cards
 from v8.publish.report.markup import Html, document, element, filled, folded, plot, shown_table
 from v8.publish.report.verdict import in_words, verdict_box
 
@@ -74,8 +75,7 @@ _SCORES_HEAD: Final = (
 def sentences(results: TradingResults) -> Iterator[str]:
     """Say whether any gain is significant, first of money, then of scores; what rates mean, and the costs."""
     money, scores = _money_and_scores(results.pooled)
-    yield from _group_sentences(say("In money, after costs"), money)
-    yield from _group_sentences(say("As forecasts, by their scores"), scores)
+    yield from _verdicts_of_groups(money, scores)
     yield from _money_sentences(results, money)
     yield say(
         "A trade costs a fee of {fee} bps. An order that is filled at once also pays half of the spread of "
@@ -85,6 +85,11 @@ def sentences(results: TradingResults) -> Iterator[str]:
         spread=f"{BPS * results.terms.spread:g}",
         half=f"{BPS * results.terms.spread / 2:g}",
     )
+
+
+def _verdicts_of_groups(money: list[RuleResult], scores: list[RuleResult]) -> Iterator[str]:
+    yield from _group_sentences(say("In money, after costs"), money)
+    yield from _group_sentences(say("As forecasts, by their scores"), scores)
 
 
 def _money_and_scores(results: Iterable[RuleResult]) -> tuple[list[RuleResult], list[RuleResult]]:
@@ -314,25 +319,89 @@ def _trading_content(results: TradingResults) -> Iterator[Html]:
     num_series = len({result.series for result in results.by_series})
     num_days = results.pooled[0].num_days
     scope = say("{num} series, {days} days of test spans in UTC:", num=num_series, days=num_days)
-    yield verdict_box(scope, *sentences(results))
-    for table in rules_tables(results.pooled):
-        yield shown_table(table, class_="wrapped figures")
-    yield filled("v8.annexes.trading", "rules.html", points=f"{365 / num_days:.1f}", num_days=num_days)
-    for rule, earned in results.curves.items():
+    money, scores = _money_and_scores(results.pooled)
+    yield verdict_box(scope, *_verdicts_of_groups(money, scores))
+    yield row_of_cards(_money_card(result, results) for result in money)
+    yield element("div", *_plots(results), class_="charts")
+    yield folded(say("The same in sentences"), *(element("p", sentence) for sentence in sentences(results)))
+    yield shown_table(_short_table([*money, *scores]))
+    tables = [shown_table(table, class_="wrapped figures") for table in rules_tables(results.pooled)]
+    yield folded(say("Every number of each rule"), *tables)
+    yield folded(
+        say("How to read these figures"),
+        filled("v8.annexes.trading", "rules.html", points=f"{365 / num_days:.1f}", num_days=num_days),
+        filled("v8.annexes.trading", "worth.html"),
+    )
+
+
+def _money_card(result: RuleResult, results: TradingResults) -> Html:
+    """Show what the model earned by a rule that trades, and what that is without a forecast."""
+    rule = TRADING_RULES[result.rule]
+    names = [MODEL, rule.without_forecast]
+    if rule.is_yearly:
+        curves = results.curves[result.rule]
+        earned, without = column([float(curves[name].iloc[-1]) for name in names])
+        figure = say("{earned} %", earned=earned)
         label = say(
-            "{rule}: earned until each day, in % (not a year), the days added up; a day is the mean of the "
-            "series evaluated on it. Test spans one after another, {days} days in all.",
-            rule=term(TRADING_RULES[rule].title),
-            days=len(earned),
+            "earned in {days} ({alternative}: {without} %)",
+            days=plural(result.num_days, "day"),
+            alternative=term(rule.without_forecast),
+            without=without,
         )
-        chart = _curves(earned)
-        if chart.rules:
-            label += say(" A dotted line is where days are missing between two spans.")
-        yield plot(chart, label)
-    yield filled("v8.annexes.trading", "worth.html")
+    else:
+        earned, without = column([result.gains[name] for name in names])
+        figure = say("{earned} bps", earned=earned)
+        label = say(
+            "an order, compared with the last known close ({alternative}: {without} bps)",
+            alternative=term(rule.without_forecast),
+            without=without,
+        )
+    style = {BEATS: "better", LOSES: "worse"}.get(result.best.outcome, "unclear")
+    shown = element("div", element("strong", figure, class_=style), element("span", label), class_="figure")
+    chip = element("span", _verdict_of(result), class_=f"chip {style}")
+    return element("section", element("h2", term(rule.title)), shown, chip, class_="card")
 
 
-def _curves(earned: pd.DataFrame) -> Chart:
+def _short_table(results: Iterable[RuleResult]) -> Table:
+    """Return the pooled results in lines: model, best alternative, and their difference."""
+    head = ("rule", "unit", "model", "best alternative", "its gain", *_COMPARED[:2])
+    rows = []
+    for result in results:
+        rule = TRADING_RULES[result.rule]
+        best = result.best
+        gain, gain_of_best = column([result.gains[MODEL], result.gains.get(best.baseline)])
+        unit = term(rule.unit)
+        if rule.is_yearly:
+            unit = say("{unit}, over {days}", unit=unit, days=plural(result.num_days, "day"))
+        cells = [term(rule.title), unit, gain, term(spaced(best.baseline)), gain_of_best]
+        cells.append(between(column(result.interval)) if result.interval else ABSENT)
+        rows.append([*cells, p_value(best.corrected_p_value)])
+    return Table(head, rows)
+
+
+def _plots(results: TradingResults) -> Iterator[Html]:
+    for result in results.pooled:
+        if result.rule in results.curves:
+            yield _plot(result, results.curves[result.rule])
+
+
+def _plot(result: RuleResult, earned: pd.DataFrame) -> Html:
+    """Draw what was earned by a rule; at first only the model and what it is compared with are shown."""
+    rule = TRADING_RULES[result.rule]
+    shown = {MODEL, rule.without_forecast, result.best.baseline}
+    chart = _curves(earned, shown)
+    label = say(
+        "{rule}: earned until each day, in % (not a year), the days added up. Test spans one after another, "
+        "{days} days in all.",
+        rule=term(rule.title),
+        days=len(earned),
+    )
+    if chart.rules:
+        label += say(" A dotted line is where days are missing between two spans.")
+    return plot(chart, label)
+
+
+def _curves(earned: pd.DataFrame, shown: Container[str]) -> Chart:
     """Draw what was earned until each day; a line breaks where days are missing between two test spans."""
     dates = pd.to_datetime(earned.index, unit="D").strftime("%Y-%m-%d").tolist()
     places, seams = _places(earned.index.tolist())
@@ -341,14 +410,16 @@ def _curves(earned: pd.DataFrame) -> Chart:
     days = [" " * (place + 1) for place in range(places[-1] + 1)]
     for place, date in zip(places, dates, strict=True):
         days[place] = date
-    styles = {str(name): line_style(position) for position, name in enumerate(earned)}
+    styles = {str(name): {"color": LINES[at % len(LINES)], "width": 2} for at, name in enumerate(earned)}
     styles[MODEL] = {"color": "$blue", "width": 3.5}
     lines = []
     for name, style in styles.items():
         values: list[float | None] = [None] * len(days)
         for place, value in zip(places, earned[name], strict=True):
             values[place] = float(value)
-        lines.append(line(term(spaced(name)), days, values, style))
+        lines.append(
+            line(term(spaced(name)), days, values, style, visible=True if name in shown else "legendonly")
+        )
     starts = _apart([0, *(seam + 1 for seam in seams)], len(days) / _MOST_TICKS)
     # The year above the day, so that a phone has room for the dates of short spans.
     ticks: dict[float, str] = {start: days[start].replace("-", "<br>", 1) for start in starts}
@@ -388,14 +459,15 @@ def _apart(places: Sequence[int], least: float) -> list[int]:
 
 def trading_page(results: TradingResults) -> Html:
     """Return the page; charts on it need a browser, tables do not."""
-    figures = [element("h2", say("More figures of each rule")), element("p", figures_note(), class_="soft")]
+    figures = [element("p", figures_note(), class_="soft")]
     notes = figure_notes()
     for rule, table in zip(results.figures, figure_tables(results), strict=True):
         figures.append(shown_table(table, class_="wrapped figures"))
         figures.append(element("p", notes[rule], class_="soft"))
     by_series = rules_tables(results.by_series)
     series_tables = [shown_table(table, class_="wrapped figures") for table in by_series]
-    content = [*_trading_content(results), *figures, folded(say("Every series"), *series_tables)]
+    folds = [folded(say("More figures of each rule"), *figures), folded(say("Every series"), *series_tables)]
+    content = [*_trading_content(results), *folds]
     heading = say("What forecasts are worth in money")
     return document(f"v8: {heading}", heading, content, is_demo=results.is_demo)
 

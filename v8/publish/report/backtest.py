@@ -325,7 +325,7 @@ def _picture(results: BacktestResults) -> Html:
         "Error of each series compared with the best baseline, in %, median "
         "over the folds of the series: left of 0 it is lower; filled where it is significant for this series "
         "alone. Pointing at a dot shows its series. A diamond is the median of all series of every "
-        "timeframe, filled where most are significant; the sentences above are about one timeframe each."
+        "timeframe, filled where most are significant; the cards above are about one timeframe each."
     )
     return plot(spread_figure(dots, colours), label)
 
