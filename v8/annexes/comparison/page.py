@@ -18,8 +18,10 @@ from v8.annexes.comparison.naming import marked
 from v8.annexes.comparison.recommendation import (
     NEGLIGIBLE_PCT,
     advice,
+    num_series_lower,
     profile_errors,
     reason_for_none,
+    recommended_first,
     windows_note,
 )
 from v8.annexes.comparison.results import (
@@ -38,9 +40,12 @@ from v8.base.wording import ABSENT, Table, between, count, digits, duration, plu
 from v8.model.baselines.baselines import BASELINES
 from v8.profile.tasks import TASKS
 from v8.publish.report.figures import spread_figure
+from v8.publish.report.first_screen import change, row_of_cards
 from v8.publish.report.markup import Html, document, element, folded, plot, shown_table
 from v8.publish.report.page import provenance
 from v8.publish.report.verdict import titled, verdict_box
+
+MOST_CARDS: Final = 4  # profiles that have a card; the chart and the tables have all
 
 COMPARISON_FORMAT: Final = 3  # version of the keys of `compare.json`
 
@@ -232,7 +237,9 @@ def comparison_csv(comparison: Comparison) -> str:
 def comparison_page(comparison: Comparison) -> Html:
     """Return the page; charts on it need a browser, tables do not."""
     body = [verdict_box("", *windows_note(comparison), *advice(comparison))]
+    body.append(row_of_cards(_profile_cards(comparison)))
     all_errors = profile_errors(comparison)
+    explanations = []
     if all_errors:
         rows = {errors.profile: errors.dots for errors in all_errors}
         times = {errors.profile: duration(errors.projected_s, is_estimate=True) for errors in all_errors}
@@ -243,11 +250,16 @@ def comparison_page(comparison: Comparison) -> Html:
         chart = spread_figure(rows, dict.fromkeys(rows, "blue"), is_tested=False, second_lines=times)
         body.append(plot(chart, label))
         is_recommended = not reason_for_none(comparison, all_errors)
-        body.append(element("p", _chart_note(is_recommended=is_recommended), class_="soft"))
-    for sentence in (*formula_notes(comparison), budget_sentence(comparison), *cautions(comparison)):
+        explanations.append(_chart_note(is_recommended=is_recommended))
+    for sentence in (*formula_notes(comparison), budget_sentence(comparison)):
         body.append(element("p", sentence, class_="soft"))
+    explanations += cautions(comparison)
+    if explanations:
+        paragraphs = [element("p", sentence, class_="soft") for sentence in explanations]
+        body.append(folded(say("How to read these figures"), *paragraphs))
+    shown = windows_note(comparison)  # at the top
     for heading, parts in contents(comparison):
-        content = [_to_markup(part) for part in parts]
+        content = [_to_markup(part) for part in parts if part not in shown]
         is_open = heading in {say("Failed"), say("Worth and cost")}
         if is_open:
             body += [element("h2", heading), *content]
@@ -256,6 +268,24 @@ def comparison_page(comparison: Comparison) -> Html:
     names = say(", ").join(marked(name, comparison.formulas) for name in comparison.num_bars)
     title = say("Profiles compared: {names}", names=names)
     return document(f"v8: {title}", title, body, is_demo=comparison.is_demo)
+
+
+def _profile_cards(comparison: Comparison) -> Iterator[Html]:
+    """Show the error and the cost of each profile, the recommended one first, and how sure its place is."""
+    ordered, has_recommended = recommended_first(comparison)
+    for place, errors in enumerate(ordered[:MOST_CARDS]):
+        strong = element("strong", change(1.0 + errors.change_pct / 100.0))
+        lines = [element("span", say("than the naive forecast; {cost}", cost=errors.cost))]
+        if has_recommended:
+            others = [other for other in ordered if other is not errors]
+            num_lower, num_series = num_series_lower(errors, others)
+            sureness = say("Smallest error in {n} of {num} series", n=num_lower, num=num_series)
+            lines.append(element("span", sureness))
+        title = errors.profile
+        if has_recommended and place == 0:
+            title = say("{name}, recommended", name=title)
+        figure = element("div", strong, *lines, class_="figure")
+        yield element("section", element("h2", title), figure, class_="card")
 
 
 def _chart_note(*, is_recommended: bool) -> str:

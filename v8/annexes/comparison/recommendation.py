@@ -80,14 +80,38 @@ def advice(comparison: Comparison) -> list[str]:
             points=NEGLIGIBLE_PCT,
         )
         return [reason, rule, fastest_sentence]
-    equal_to_best = [errors for errors in by_time if errors.change_pct - best.change_pct <= NEGLIGIBLE_PCT]
-    recommended = equal_to_best[0]
+    recommended = _recommended(by_error)
     sentences = [say("Take {name}: {result}.", name=recommended.profile, result=recommended)]
     if best is not recommended:
         sentences.append(say("The smallest error has {name}: {result}.", name=best.profile, result=best))
     if fastest is not recommended:
         sentences.append(fastest_sentence)
     return sentences
+
+
+def _recommended(by_error: Sequence[ProfileErrors]) -> ProfileErrors:
+    """Return the fastest of the profiles whose errors count as equal to the smallest, the first."""
+    smallest = by_error[0].change_pct
+    equal_to_best = [errors for errors in by_error if errors.change_pct - smallest <= NEGLIGIBLE_PCT]
+    return min(equal_to_best, key=lambda errors: errors.projected_s)
+
+
+def recommended_first(comparison: Comparison) -> tuple[list[ProfileErrors], bool]:
+    """Return the profiles by their errors, the recommended one first, and whether there is one."""
+    by_error = profile_errors(comparison)
+    if not by_error or reason_for_none(comparison, by_error):
+        return by_error, False
+    first = _recommended(by_error)
+    return [first, *(errors for errors in by_error if errors is not first)], True
+
+
+def num_series_lower(errors: ProfileErrors, others: Sequence[ProfileErrors]) -> tuple[int, int]:
+    """Count the series in which a profile has the smallest error, and those that all profiles have."""
+    own = {dot.name: dot.change_pct for dot in errors.dots}
+    by_other = [{dot.name: dot.change_pct for dot in other.dots} for other in others]
+    shared = [name for name in own if all(name in other for other in by_other)]
+    lower = [name for name in shared if all(own[name] < other[name] for other in by_other)]
+    return len(lower), len(shared)
 
 
 def reason_for_none(comparison: Comparison, by_error: Sequence[ProfileErrors]) -> str:

@@ -26,7 +26,7 @@ from v8.base.storage import write_json, write_text
 from v8.base.wording import ABSENT, Table, between, column, frame_csv, p_value, plural, spaced
 from v8.model.evaluation.evaluation import MODEL
 from v8.model.evaluation.significance import BEATS, LOSES, UNKNOWN, ComparisonResult, is_equal
-from v8.publish.report.charts import LINES, Chart, axis, line
+from v8.publish.report.charts import LINES, Chart, Json, axis, line
 from v8.publish.report.charts import rule as rule_across
 from v8.publish.report.first_screen import row_of_cards
 from v8.publish.report.markup import Html, document, element, filled, folded, plot, shown_table
@@ -410,7 +410,9 @@ def _curves(earned: pd.DataFrame, shown: Container[str]) -> Chart:
     days = [" " * (place + 1) for place in range(places[-1] + 1)]
     for place, date in zip(places, dates, strict=True):
         days[place] = date
-    styles = {str(name): {"color": LINES[at % len(LINES)], "width": 2} for at, name in enumerate(earned)}
+    styles: dict[str, Json] = {}
+    for position, name in enumerate(earned):
+        styles[str(name)] = {"color": LINES[position % len(LINES)], "width": 2}
     styles[MODEL] = {"color": "$blue", "width": 3.5}
     lines = []
     for name, style in styles.items():
