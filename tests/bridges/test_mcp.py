@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from mcp_types import jsonrpc_message_adapter
 from pydantic import ValidationError
 from typer.testing import CliRunner
 from v8_mcp import ModelAnswers, make_server, refusal_of
+from v8_work import Background
 
 from v8.annexes.live.ledger.database import Ledger
 from v8.cli.app import app
@@ -224,6 +226,61 @@ def test_without_keras_a_model_forecasts_by_onnx_and_every_message_is_answered(
     content = json.loads(result["content"][0]["text"])
     assert content["model"]["runtime"] == "onnx" and content["model"]["place"] == "run tiny"
     assert str(onnx_run) not in result["content"][0]["text"]
+
+
+def call(server: Any, tool: str, **arguments: Any) -> Any:
+    return asked(server, lambda client: client.call_tool(tool, arguments))
+
+
+def training_server(folder: Path) -> Any:
+    """Serve no models; what is trained is of the simulated market, in a folder."""
+    source = open_source("demo")
+    place = open_place("you/models", is_offline=True)
+    answers = ModelAnswers(place, source, folder / "none.sqlite")
+    return make_server(answers, Background("demo", None, folder))
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "said"),
+    [
+        ("train", {"series": ["BTCUSDT-1h"], "profile": "/etc/passwd"}, "is one of aligned, "),
+        ("train", {"series": []}, "names 1 to 40 series"),
+        ("backtest", {"series": ["BTCUSDT-1h"], "profile": "fronteer"}, "Did you mean frontier"),
+        ("backtest", {"series": ["BTCUSDT-1h"], "folds": 0}, "folds"),
+    ],
+)
+def test_what_an_assistant_may_not_train_is_refused_in_a_sentence(
+    tmp_path: Path, tool: str, arguments: dict[str, Any], said: str
+) -> None:
+    server = training_server(tmp_path)
+    result = call(server, tool, **arguments)
+    assert result.is_error
+    assert said in result.content[0].text and str(tmp_path) not in result.content[0].text
+    assert content_of(call(server, "status")) == {"work": []}
+
+
+@pytest.mark.nightly
+@pytest.mark.tf
+@pytest.mark.process
+def test_an_assistant_trains_in_the_background_and_asks_how_far_it_is(tmp_path: Path) -> None:
+    server = training_server(tmp_path)
+    begun = content_of(call(server, "train", series=["BTCUSDT-1h"], smoke=True))
+    assert begun["state"] == "running"
+    assert "at a time" in call(server, "backtest", series=["BTCUSDT-1h"]).content[0].text
+    end_s = time.monotonic() + 300
+    while (work := content_of(call(server, "status"))["work"][0])["state"] == "running":
+        assert time.monotonic() < end_s
+        time.sleep(0.5)
+    assert (work["state"], work["folder"]) == ("finished", "frontier-smoke")
+    assert work["progress"] and str(tmp_path) not in json.dumps(work)
+    assert {row["series"] for row in work["errors"]} == {"BTCUSDT-1h"}
+    assert (tmp_path / "runs" / "frontier-smoke" / "BTCUSDT-1h" / "metadata.json").is_file()
+    refused = content_of(call(server, "train", series=["nothing"]))
+    assert refused["state"] == "running"
+    while (work := content_of(call(server, "status"))["work"][0])["state"] == "running":
+        time.sleep(0.5)
+    assert work["state"] == "failed" and "Traceback" not in work["error"]
+    assert "SYMBOL-TIMEFRAME" in work["error"]
 
 
 @pytest.mark.tf

@@ -3,9 +3,11 @@
     python -m pip install "mcp>=2"
     python scripts/bridges/mcp/v8_mcp.py runs/frontier
     python scripts/bridges/mcp/v8_mcp.py you/crypto-forecasters --source live --ledger runs/ledger.sqlite
+    python scripts/bridges/mcp/v8_mcp.py runs/frontier --allow-training
 
 An assistant starts it as a process and calls its tools: `models`, `forecast`, `evaluation`, `live_record`.
-They read one place, a run folder or a repository on the Hub, and change nothing. What a tool returns is what
+They read one place, a run folder or a repository on the Hub, and change nothing. `--allow-training` adds
+`train`, `backtest` and `status`, which work in the background (`v8_work`). What a tool returns is what
 `predict --format json`, `metadata.json` and `track --format json` hold. Models with a `model.onnx` need no
 TensorFlow. The protocol: https://modelcontextprotocol.io.
 
@@ -29,6 +31,7 @@ from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
 from mcp_types import INVALID_REQUEST, PARSE_ERROR, ErrorData, JSONRPCError
 from pydantic import ValidationError
+from v8_work import Background
 
 from v8.annexes.live.app.answers import RequestError, public_error_json
 from v8.annexes.live.ledger import DEFAULT_LEDGER
@@ -253,8 +256,8 @@ def is_id(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
 
 
-def make_server(answers: ModelAnswers) -> MCPServer:
-    """Return a server whose tools ask `answers`."""
+def make_server(answers: ModelAnswers, background: Background | None = None) -> MCPServer:
+    """Return a server whose tools ask `answers`, and train in the background if that is allowed."""
     server = Server("v8", instructions=INSTRUCTIONS, version=VERSION, log_level="WARNING")
 
     @server.tool()
@@ -289,7 +292,40 @@ def make_server(answers: ModelAnswers) -> MCPServer:
         """
         return _answered(lambda: answers.live_record(series), series or "the live record")
 
+    if background:
+        _add_training(server, background)
     return server
+
+
+def _add_training(server: MCPServer, background: Background) -> None:
+    """Add the tools that train."""
+
+    @server.tool()
+    def train(series: list[str], profile: str = "frontier", smoke: bool = False) -> dict[str, Any]:
+        """Begin to train a model for each series, in the background; ask `status` how far it is.
+
+        Args:
+            series: Names such as BTCUSDT-1h: symbol and timeframe.
+            profile: What is trained: a name of a shipped profile.
+            smoke: Whether to train for a moment only, to see that all works.
+        """
+        return _answered(lambda: background.train(series, profile, is_smoke=smoke), "train")
+
+    @server.tool()
+    def backtest(series: list[str], profile: str = "frontier", folds: int = 6) -> dict[str, Any]:
+        """Begin to evaluate a profile over folds of the past, fitted again for each, in the background.
+
+        Args:
+            series: Names such as BTCUSDT-1h.
+            profile: What is evaluated: a name of a shipped profile.
+            folds: Number of folds.
+        """
+        return _answered(lambda: background.backtest(series, profile, folds), "backtest")
+
+    @server.tool()
+    def status() -> dict[str, Any]:
+        """Say how far training and back-tests are, and how good the models of finished ones are."""
+        return _answered(background.status)
 
 
 def _answered(answer: Callable[[], Answer], series: str = "the models") -> Answer:
@@ -312,6 +348,7 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path, help="folder of candle files, for --source files")
     parser.add_argument("--ledger", type=Path, default=DEFAULT_LEDGER, help="database of issued forecasts")
     parser.add_argument("--allow-old", action="store_true", help="forecast from candles of any age")
+    parser.add_argument("--allow-training", action="store_true", help="let the assistant train and back-test")
     parser.add_argument("--runtime", choices=RUNTIMES, default=AUTO, help="what computes (default: auto)")
     options = parser.parse_args()
     try:
@@ -320,7 +357,8 @@ def main() -> None:
         source = open_source(options.source, data_dir=options.data_dir)
     except V8Error as error:
         parser.exit(error.exit_code, f"error: {error}\n")
-    make_server(ModelAnswers(place, source, options.ledger, is_any_age=options.allow_old)).run()
+    background = Background(options.source, options.data_dir, Path.cwd()) if options.allow_training else None
+    make_server(ModelAnswers(place, source, options.ledger, is_any_age=options.allow_old), background).run()
 
 
 if __name__ == "__main__":

@@ -174,10 +174,10 @@ def public_error_json(error: Exception, series: str) -> dict[str, Any]:
             return error_json(error.where, error.rule, error.got, error.fix)
         case DataError():
             return error_json(
-                location=_without_paths(error.where),
-                rule=_without_paths(error.rule),
-                got=_without_paths(error.got),
-                fix=_without_paths(error.fix),
+                location=without_paths(error.where),
+                rule=without_paths(error.rule),
+                got=without_paths(error.got),
+                fix=without_paths(error.fix),
             )
         case V8Error():
             fix = "Ask whoever runs this server; its own output says more"
@@ -185,7 +185,8 @@ def public_error_json(error: Exception, series: str) -> dict[str, Any]:
     return error_json("the server", "must not fail", "a mistake in v8", "Report it to the operator")
 
 
-def _without_paths(text: str) -> str:
+def without_paths(text: str) -> str:
+    """Return a text without paths of this machine, for anybody to read."""
     return _PATH.sub("(a file)", with_parameters(text))
 
 
