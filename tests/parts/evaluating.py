@@ -63,6 +63,8 @@ def let_baselines_err(metadata: dict[str, Any], multiples: Mapping[str, float]) 
         errors = section["errors"]
         for name in section["significance"].keys() & multiples.keys():
             for kind, grid in errors[name].items():
+                if grid is None:
+                    continue  # a measure that the task does not have
                 naive = errors["naive"][kind]["by_step_and_column"]
                 grid["by_step_and_column"] = [[multiples[name] * cell for cell in row] for row in naive]
             model, theirs = (
