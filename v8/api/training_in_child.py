@@ -12,7 +12,8 @@ from v8.base.errors import DataError, V8Error
 from v8.base.interruption import watch_interrupts
 from v8.publish.hub.client import HubRetryPolicy
 from v8.publish.hub.staging import check_publishing
-from v8.publish.report.verdict import verdict
+from v8.publish.report.verdict import headline_intervals, verdict
+from v8.runs.finished_series import read_test_losses
 from v8.runs.options import PreparedRun, RunOptions
 from v8.runs.run_folder import read_run
 
@@ -39,7 +40,9 @@ def train(options: RunOptions) -> TrainedRun:
         check_publishing(options.publish, prepared.source, retries)
     finished = carry_out(prepared, [ProgressLines(send_message)])
     summary = finished.summary
-    for line in (*verdict(finished.rows), counts(summary), f"Run folder: {path}"):
+    losses = read_test_losses(path, [row.series for row in finished.rows])
+    sentences = verdict(finished.rows, headline_intervals(finished.rows, losses))
+    for line in (*sentences, counts(summary), f"Run folder: {path}"):
         send_message(line)
     recorded = read_run(path)
     is_empty = summary.exit_code == DataError.exit_code or not recorded.done

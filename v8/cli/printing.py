@@ -29,9 +29,10 @@ from v8.model.evaluation.leaderboard import LeaderboardRow, best_baseline_names,
 from v8.model.evaluation.significance import reading_marks
 from v8.profile.profile import audiences, load_profile
 from v8.publish.report.outputs import REPORT_FILE
-from v8.publish.report.verdict import titled, verdict
+from v8.publish.report.verdict import headline_intervals, titled, verdict
 from v8.runs import events
 from v8.runs.estimate import ProgressEstimate
+from v8.runs.finished_series import read_test_losses
 from v8.runs.observers import RunContext, RunObserver
 from v8.runs.plan import Plan, count_windows, known_cost, series_seed
 from v8.runs.run_folder import read_run
@@ -204,7 +205,8 @@ def print_leaderboard(rows: Sequence[LeaderboardRow], run: Path) -> None:
             "No series is finished." if is_evaluated else "Not evaluated: nothing is known of its errors."
         )
         return
-    print_all_lines(verdict(rows))
+    losses = read_test_losses(run, [row.series for row in rows])
+    print_all_lines(verdict(rows, headline_intervals(rows, losses)))
     comparisons = compared(rows)
     cells = []
     for row in rows:

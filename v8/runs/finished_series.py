@@ -1,12 +1,15 @@
 """What a finished series of a run left on disk, read together and checked."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from v8.base.errors import ArtifactError
 from v8.forecaster.metadata import HISTORY_FILE, Metadata, read_metadata, redo_offered
 from v8.forecaster.series_artifact import FORECASTS_FILE, ForecastSample, read_sample
+from v8.model.evaluation.fold_losses import TEST_LOSSES_FILE, FoldLosses
 from v8.model.evaluation.leaderboard import TrainingHistory, read_history
+from v8.runs.serving import served_folder
 
 
 @dataclass(frozen=True)
@@ -16,6 +19,7 @@ class FinishedSeries:
     metadata: Metadata
     history: TrainingHistory  # one row an epoch
     sample: ForecastSample | None  # forecasts to draw; None where an older v8 wrote none
+    losses: FoldLosses | None  # of the test windows; None where it was not evaluated, or pulled from the Hub
 
 
 def read_finished(folder: Path) -> FinishedSeries:
@@ -34,4 +38,18 @@ def read_finished(folder: Path) -> FinishedSeries:
             rule = f"must have a row for each of {epochs_run} epochs"
             got = str(len(history))
             raise ArtifactError(where=str(folder / HISTORY_FILE), rule=rule, got=got, fix="Restore it")
-        return FinishedSeries(metadata, history, read_sample(folder / FORECASTS_FILE))
+        file = folder / TEST_LOSSES_FILE
+        losses = FoldLosses.load(file) if file.exists() else None
+        return FinishedSeries(metadata, history, read_sample(folder / FORECASTS_FILE), losses)
+
+
+def read_test_losses(run: Path, names: Iterable[str]) -> dict[str, FoldLosses]:
+    """Read the losses of the test windows by series, of those of a run that have them.
+
+    Models that were pulled from the Hub have none.
+
+    Raises:
+        ArtifactError: If a file is damaged.
+    """
+    files = {name: served_folder(run, name) / TEST_LOSSES_FILE for name in names}
+    return {name: FoldLosses.load(file) for name, file in files.items() if file.exists()}

@@ -159,6 +159,11 @@ def test_breaks_stand_apart(found: Any) -> None:
     assert calm.model_relative_mae == pytest.approx(0.8) and broken.model_relative_mae == pytest.approx(1.1)
     assert whole.model_relative_mae == pytest.approx(0.95)  # the median of two of either
     assert (whole.num_better, whole.num_cells) == (2, 4)
+    assert (whole.num_series_better, whole.num_series) == (2, 2)  # the median of a fold of 0.8 and one of 1.1
+    # In a fold every window has the same ratio, and the series are alike: whatever is drawn, it is the same.
+    assert (whole.interval.low, whole.interval.high) == (pytest.approx(0.95), pytest.approx(0.95))
+    assert (calm.interval.low, calm.interval.high) == (pytest.approx(0.8), pytest.approx(0.8))
+    assert all(fold.tasks["volatility"].interval is None for fold in found.folds)  # of the headline alone
     pooled, by_fold = tables(found)
     assert (pooled.title, by_fold.title) == ("Pooled", "By fold")
     assert [row[0] for row in pooled.rows[::2]] == ["all folds, 15m", "calm folds, 15m", "break folds, 15m"]

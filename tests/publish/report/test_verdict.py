@@ -5,14 +5,15 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from v8.base.language import language
-from v8.model.evaluation.fold_losses import TaskResult
+from v8.model.evaluation.fold_losses import FoldLosses, TaskResult
 from v8.model.evaluation.leaderboard import LeaderboardRow
 from v8.model.evaluation.significance import BaselineComparison
 from v8.model.evaluation.verdict import Verdict
-from v8.publish.report.verdict import TaskVerdict, verdict
+from v8.publish.report.verdict import TaskVerdict, headline_intervals, signed_pct, verdict
 
 
 def row(
@@ -147,3 +148,25 @@ def test_the_verdict_speaks_chinese_with_the_same_numbers() -> None:
         "BTCUSDT-15m，以訓練時沒看過的 K 線評估：",
         "波動率：誤差比單純預測小 18.6 %（顯著），比最佳基準「har」小 1.3 %（顯著）。",
     ]
+
+
+def test_a_headline_says_between_what_it_lies_and_for_how_many_series_it_holds() -> None:
+    losses = np.random.default_rng(1).gamma(2.0, size=300)
+    shares = {"AUSDT-1h": 0.8, "BUSDT-1h": 0.9, "CUSDT-1h": 1.2}
+    rows = []
+    of_windows = {}
+    for name, share in shares.items():
+        one = row(name, ohlc=beside(share, 1.0, 0.0, 0.01))
+        one.evaluation.horizon_bars = 10
+        rows.append(one)
+        by_name = {"model": share * losses, "naive": losses, "har": losses}
+        of_windows[name] = FoldLosses(np.arange(300), {"ohlc": by_name}, 1.0)
+    intervals = headline_intervals(rows, of_windows)
+    # Every window has the share of its series, so only the draws of series differ: at most all are the worst.
+    assert 0.7 < intervals["ohlc"].low < 0.9 < intervals["ohlc"].high < 1.4
+    low, high = signed_pct(intervals["ohlc"].low), signed_pct(intervals["ohlc"].high)
+    (_, sentence) = verdict(rows, intervals)
+    assert f"; 95 % interval: {low} to {high}; lower in 2 of 3 series)." in sentence
+    # Without the losses of one of them, as in models that were pulled, nothing is said.
+    assert headline_intervals(rows, {name: of_windows[name] for name in list(shares)[:2]}) == {}
+    assert "interval" not in verdict(rows)[1]

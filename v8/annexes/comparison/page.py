@@ -36,7 +36,7 @@ from v8.base.language import language, say, term
 from v8.base.own_files import COMPARISON_COLUMNS
 from v8.base.records import check_format, read_json_object
 from v8.base.storage import write_json, write_text
-from v8.base.wording import ABSENT, Table, between, count, digits, duration, plural, spaced
+from v8.base.wording import ABSENT, Table, between, count, digits, duration, number, plural, spaced
 from v8.model.baselines.baselines import BASELINES
 from v8.profile.tasks import TASKS
 from v8.publish.report.figures import spread_figure
@@ -319,6 +319,7 @@ def error_table(comparison: Comparison) -> Table:
     errors += [f"{task}_relative_mae_to_best" for task in TASKS]
     costs = ["peak_process_bytes", "projected_40_s"]
     table = _figure_table("", comparison.figures, errors, comparison.formulas)
+    table.rows += _certainty_rows(comparison)
     for task, by_profile in comparison.best_baselines.items():
         title = say("{task}: best baseline", task=titled(task))
         names = [spaced(by_profile.get(profile, ABSENT)) for profile in comparison.figures]
@@ -330,6 +331,26 @@ def error_table(comparison: Comparison) -> Table:
             cells = [between(map(duration, claim)) if claim else ABSENT for claim in claims]
             table.rows.append([term(title), *cells])
     return table
+
+
+def _certainty_rows(comparison: Comparison) -> Iterator[list[object]]:
+    """Yield how sure the errors relative to the best baselines are: their intervals, and shares of series."""
+    to_best = comparison.to_best
+    for task in comparison.best_baselines:
+        summaries = [to_best[profile].get(task) for profile in comparison.figures]
+        intervals = []
+        shares = []
+        for summary in summaries:
+            interval = summary["interval"] if summary else None
+            intervals.append(between(map(number, interval)) if interval else ABSENT)
+            share = (
+                say("{best} of {run}", best=summary["num_better"], run=summary["num_series"])
+                if summary
+                else ABSENT
+            )
+            shares.append(share)
+        yield [say("{task}: 95 % interval of error ÷ best baseline", task=titled(task)), *intervals]
+        yield [say("{task}: series with a lower error than the best baseline", task=titled(task)), *shares]
 
 
 def cost_table(comparison: Comparison) -> Table:

@@ -154,6 +154,11 @@ class Comparison:
                     names.setdefault(task, {})[measurement["profile"]] = ", ".join(dict.fromkeys(of_task))
         return names
 
+    @property
+    def to_best(self) -> dict[str, Mapping[str, Any]]:
+        """By profile how it compares with the best baselines, by task; of its first measurement."""
+        return {measurement["profile"]: measurement["to_best"] for measurement in reversed(self.measurements)}
+
     @cached_property
     def models(self) -> pd.DataFrame:
         """A row a model, with its own and its process's measurements.
@@ -166,7 +171,9 @@ class Comparison:
                 if measurement["profile"] == name:
                     rows += [{**measurement, **model} for model in measurement["models"]]
         models = pd.json_normalize(rows)
-        models = models.drop(columns=["models", "run", "precision", *models.filter(like="best_baseline")])
+        models = models.drop(
+            columns=["models", "run", "precision", *models.filter(regex="^(best_baseline|to_best)")]
+        )
         models = models.set_index([*_MEASUREMENT_KEYS, "series"])
         is_gpu = models.pop("device").str.startswith("GPU")
         models = models.reindex(columns=list(dict.fromkeys([*models, *_COLUMNS]))).astype(float)

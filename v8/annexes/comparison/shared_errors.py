@@ -6,8 +6,11 @@ from typing import Any
 
 from v8.base.language import say
 from v8.model.baselines.baselines import called
+from v8.model.evaluation.bootstrap import error_interval
 from v8.model.evaluation.fold_losses import Cell, best_baselines
 from v8.model.evaluation.shared_windows import share_windows
+from v8.model.evaluation.significance import is_lower
+from v8.profile.tasks import TASKS
 from v8.runs.backtest_results import read_cell
 from v8.runs.serving import served_folder
 
@@ -21,7 +24,8 @@ def with_errors(measurements: Sequence[Mapping[str, Any]]) -> tuple[dict[str, An
     Returns:
         The measurements; each model has in addition `num_shared_windows`, and by task `relative_mae`,
         `relative_mae_to_best` and `best_baseline`. A series that not all have finished, or of which they
-        share no window, has no errors.
+        share no window, has no errors. Each measurement has in addition `to_best`: by task how many series
+        have a lower error than the best baseline, of how many, and the 95 % interval of the median ratio.
     """
     cells = {_name(measurement): _cells(measurement) for measurement in measurements}
     shared = share_windows(cells).cells
@@ -35,8 +39,25 @@ def with_errors(measurements: Sequence[Mapping[str, Any]]) -> tuple[dict[str, An
             cell = restricted.get(model["series"])
             errors = _errors(cell, best[cell.series.timeframe]) if cell else _no_errors(own_cell)
             models.append({**model, **errors})
-        finished.append({**measurement, "models": models})
+        finished.append({**measurement, "models": models, "to_best": _to_best(shared[name], best)})
     return tuple(finished)
+
+
+def _to_best(cells: Sequence[Cell], best: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, Any]]:
+    """Sum up by task how a run compares with the best baselines, given by timeframe and task."""
+    summaries = {}
+    for task in TASKS:
+        with_task = [cell for cell in cells if task in cell.losses.by_task]
+        if with_task:
+            pairs = [cell.paired(task, best[cell.series.timeframe][task]) for cell in with_task]
+            interval = error_interval(pairs, with_task[0].evaluation.horizon_bars)
+            ratios = [cell.relative_error(task, best[cell.series.timeframe][task]) for cell in with_task]
+            summaries[task] = {
+                "num_better": sum(map(is_lower, ratios)),
+                "num_series": len(with_task),
+                "interval": [interval.low, interval.high] if interval else None,
+            }
+    return summaries
 
 
 def shared_windows_note(num_shared: int, num_own: Mapping[str, int]) -> str:

@@ -37,6 +37,7 @@ from v8.data.market.series import Series, iso
 from v8.data.windows.dataset import SeriesData
 from v8.model.baselines.baselines import NAIVE
 from v8.model.evaluation import significance
+from v8.model.evaluation.bootstrap import ErrorInterval, PairedLosses, error_interval
 from v8.model.evaluation.evaluation import MODEL, Evaluation, QuantileEvaluation, best_baseline
 from v8.model.evaluation.leaderboard import median as median_of
 from v8.profile.columns import HIGH, LOW
@@ -71,6 +72,11 @@ class FoldLosses:
     def mean(self, task: str, forecaster: str) -> float:
         """Return the mean loss of a forecaster, in returns."""
         return float(self.by_task[task][forecaster].mean(dtype=np.float64))
+
+    def paired(self, series: str, task: str, baseline: str) -> PairedLosses:
+        """Return the losses of the model and of a baseline on a task of the series of that name."""
+        by_name = self.by_task[task]
+        return PairedLosses(series, self.closes_s, model=by_name[MODEL], baseline=by_name[baseline])
 
     def at(self, closes_s: NDArray[np.int64]) -> "FoldLosses":
         """Keep the windows whose last known candle closed at one of these times."""
@@ -195,6 +201,10 @@ class Cell:
         """Return a forecaster's mean loss divided by a baseline's; None if the baseline made no error."""
         return significance.error_ratio(self.losses.mean(task, forecaster), self.losses.mean(task, baseline))
 
+    def paired(self, task: str, baseline: str) -> PairedLosses:
+        """Return the losses of the model and of a baseline."""
+        return self.losses.paired(str(self.series), task, baseline)
+
     @property
     def group_key(self) -> tuple[str, str]:
         """Name of the fold, and timeframe."""
@@ -217,6 +227,9 @@ class TaskResult:
     p_naive: float | None  # corrected p-value of the difference from naive, 0 to 1; None if not tested
     p_best: float | None  # corrected p-value of the difference from the best baseline; None if not tested
     difference: float  # mean difference in the test against the best baseline, in naive errors; < 0 is better
+    num_series: int = 1  # different series among the cells
+    num_series_better: int = 0  # those whose median error relative to the best baseline is below 1
+    interval: ErrorInterval | None = None  # of `against_best`, of pools; None with too few windows
     crps: Mapping[str, float] = field(default_factory=dict)  # median CRPS relative to each baseline's
     coverage: Mapping[str, float] = field(default_factory=dict)  # median coverage per interval, "90 %"
 
@@ -276,10 +289,11 @@ def summarize_cells(cells: Sequence[Cell]) -> FoldSummary:
             # A pool of calm or break folds that holds every cell would repeat the one of all folds.
             if pooled and (is_of_all_folds or len(pooled) < len(of_timeframe)):
                 by_pool[name, timeframe] = pooled
+    pools = _cell_groups(by_pool, best)
     series_results = _task_results([*by_series.values()], best)
     return FoldSummary(
         folds=tuple(folds.values()),
-        pools=tuple(_cell_groups(by_pool, best).values()),
+        pools=tuple(_with_intervals(group, by_pool[key]) for key, group in pools.items()),
         series=dict(zip(by_series, series_results, strict=True)),
         cells=tuple((cell.fold, str(cell.series)) for cell in cells),
     )
@@ -333,6 +347,16 @@ def _cell_groups(groups: _Groups, best: _Best) -> dict[tuple[str, str], CellGrou
     return summaries
 
 
+def _with_intervals(group: CellGroup, cells: Sequence[Cell]) -> CellGroup:
+    """Add the intervals of the errors relative to the best baselines to the figures of some cells."""
+    tasks = {}
+    for task, result in group.tasks.items():
+        pairs = [cell.paired(task, result.best) for cell in cells if task in cell.losses.by_task]
+        interval = error_interval(pairs, cells[0].evaluation.horizon_bars)
+        tasks[task] = replace(result, interval=interval)
+    return replace(group, tasks=tasks)
+
+
 def _task_results(groups: Sequence[Sequence[Cell]], best: _Best) -> list[dict[str, TaskResult]]:
     """Return the results of each group by task, with p-values that are corrected for the whole table.
 
@@ -372,9 +396,9 @@ def _task_result(cells: Sequence[Cell], task: str, best: str | None) -> TaskResu
     }
     best = best or best_baseline([cell.evaluation for cell in cells], task)
     ratios = [cell.relative_error(task, best) for cell in cells]
-    is_better = [
-        ratio is not None and ratio < 1.0 and not significance.is_equal(ratio, 1.0) for ratio in ratios
-    ]
+    ratios_by_series: dict[Series, list[float | None]] = {}
+    for cell, ratio in zip(cells, ratios, strict=True):
+        ratios_by_series.setdefault(cell.series, []).append(ratio)
     quantiles = [cell.quantiles for cell in cells if cell.quantiles]
     p_naive, _ = _tested(cells, task, NAIVE)
     p_best, difference = _tested(cells, task, best)
@@ -383,10 +407,12 @@ def _task_result(cells: Sequence[Cell], task: str, best: str | None) -> TaskResu
         relative_mae={name: value for name, value in medians.items() if value is not None},
         best=best,
         against_best=median_of(ratios),
-        num_better=sum(is_better),
+        num_better=sum(map(significance.is_lower, ratios)),
         p_naive=p_naive,
         p_best=p_best,
         difference=difference,
+        num_series=len(ratios_by_series),
+        num_series_better=sum(significance.is_lower(median_of(each)) for each in ratios_by_series.values()),
         crps=_quantile_medians(quantiles, task, "relative_crps"),
         coverage=_quantile_medians(quantiles, task, "coverage"),
     )

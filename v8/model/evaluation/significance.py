@@ -244,6 +244,15 @@ def is_equal(first: float, second: float) -> bool:
     return math.isclose(first, second, rel_tol=ROUNDING_SHARE)
 
 
+def is_lower(ratio: float | None) -> bool:
+    """Return whether an error is lower than another one by more than rounding, given their ratio.
+
+    >>> is_lower(0.9), is_lower(0.9999999), is_lower(None)
+    (True, False, False)
+    """
+    return ratio is not None and ratio < 1.0 and not is_equal(ratio, 1.0)
+
+
 def outcome_of(model_error: float, baseline_error: float, p_value: float | None) -> ComparisonResult:
     """Return how an error compares with another one: the rule that every verdict follows.
 

@@ -13,9 +13,10 @@ from typing import Final
 from v8.base.errors import MAX_LISTED
 from v8.base.language import language, say, term
 from v8.base.storage import write_json, write_text
-from v8.base.wording import ABSENT, Table, digits, number, p_value, percent, plural, spaced
+from v8.base.wording import ABSENT, Table, between, digits, number, p_value, percent, plural, spaced
 from v8.model.baselines.baselines import called
 from v8.model.evaluation import fold_losses
+from v8.model.evaluation.bootstrap import ErrorInterval
 from v8.model.evaluation.fold_losses import CellGroup, TaskResult
 from v8.model.evaluation.significance import ALPHA, BEATS, LOSES
 from v8.profile.tasks import TASKS
@@ -145,7 +146,7 @@ POOL_NOTE: Final = (
 
 def pool_table(results_by_profile: Mapping[str, BacktestResults], title: str) -> Table:
     """Put the pooled figures of several profiles, by name, into one short table."""
-    columns = ("profile", *SHORT)
+    columns = ("profile", *SHORT, "95 % interval")
     rows = []
     for profile, results in results_by_profile.items():
         for pool in results.pools:
@@ -167,6 +168,7 @@ def _stretch_cells(stretch: CellGroup, task: str) -> dict[str, str]:
         "best baseline": best,
         "its error": number(result.relative_mae.get(result.best)),
         "× best": number(result.against_best),
+        "95 % interval": interval_cell(result.interval),
         "smaller": num_lower,
         "p": p_value(result.p_best),
         "verdict": in_words(result.outcome, best),
@@ -176,6 +178,11 @@ def _stretch_cells(stretch: CellGroup, task: str) -> dict[str, str]:
     cells |= {f"CRPS × {called(name)}": number(multiple) for name, multiple in result.crps.items()}
     cells |= {say("in {interval}", interval=name): percent(share) for name, share in result.coverage.items()}
     return cells
+
+
+def interval_cell(interval: ErrorInterval | None) -> str:
+    """Write the interval of a ratio of errors in a cell of a table."""
+    return between([number(interval.low), number(interval.high)]) if interval else ABSENT
 
 
 def _fold_name(stretch: CellGroup) -> str:

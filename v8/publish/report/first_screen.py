@@ -6,11 +6,13 @@ medians over the series; nothing is computed another way here.
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from v8.base.language import say, term
 from v8.base.wording import ABSENT, count, percent
 from v8.forecaster.series_artifact import ForecastSample
 from v8.model.baselines.baselines import BASELINES, NAIVE, called
+from v8.model.evaluation.bootstrap import ErrorInterval
 from v8.model.evaluation.leaderboard import BEST, LeaderboardRow, compared
 from v8.model.evaluation.price_range import RANGE_SHARE, RangeCoverage, pooled
 from v8.model.evaluation.significance import ALPHA, is_equal
@@ -29,7 +31,10 @@ from v8.publish.report.verdict import (
 
 
 def first_screen(
-    rows: Sequence[LeaderboardRow], sample: ForecastSample | None, others: Sequence[str] = ()
+    rows: Sequence[LeaderboardRow],
+    sample: ForecastSample | None,
+    others: Sequence[str] = (),
+    intervals: Mapping[str, ErrorInterval] | None = None,
 ) -> Html:
     """Return the first screen of a report of at least one evaluated series.
 
@@ -37,13 +42,14 @@ def first_screen(
         rows: The leaderboard.
         sample: Candles and forecasts of one series; None without stored forecasts.
         others: Names of the series whose charts can be chosen instead, see `candle_chart`.
+        intervals: By task that of the error relative to the best baseline's, see `headline_intervals`.
     """
     compared_tasks = {task for task, _ in compared(rows)}
     return filled(
         "v8.publish.report",
         "opening.html",
         scope=scope_of(rows),
-        cards=join(_cards(rows)),
+        cards=join(_cards(rows, intervals or {})),
         price_range=_price_range(rows),
         candles=candle_chart(sample, sample_note(sample), others) if sample else "",
         charts=join(plot(chart, chart.title) for chart in figures.verdict_figures(rows)),
@@ -52,11 +58,13 @@ def first_screen(
     )
 
 
-def _cards(rows: Sequence[LeaderboardRow]) -> Iterator[Html]:
+def _cards(rows: Sequence[LeaderboardRow], intervals: Mapping[str, ErrorInterval]) -> Iterator[Html]:
     """Show the verdict on each task, in the order of `TASKS`: what is of most use comes first."""
     errors: dict[str, dict[str, RelativeError]] = {}
     for (task, name), comparisons in compared(rows).items():
-        errors.setdefault(task, {})[name] = RelativeError.of(*comparisons.values())
+        error = RelativeError.of(*comparisons.values())
+        interval = None if name == called(NAIVE) else intervals.get(task)
+        errors.setdefault(task, {})[name] = replace(error, interval=interval)
     names = best_baselines_in_words(rows)
     for task, of_task in errors.items():
         yield task_card(task, of_task.pop(called(NAIVE)), of_task, names)
@@ -109,7 +117,8 @@ def _figure(error: RelativeError, other: str, chip: Html, title: str | None = No
     else:
         label = say("than {other}", other=other)
     strong = element("strong", change(multiple), class_=_style(error))
-    return element("div", strong, element("span", label, title=title), chip, class_="figure")
+    certainty = element("span", error.certainty) if error.certainty else ""
+    return element("div", strong, element("span", label, title=title), chip, certainty, class_="figure")
 
 
 def _chip(error: RelativeError) -> Html:

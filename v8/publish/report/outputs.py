@@ -26,12 +26,14 @@ from v8.forecaster.metadata import METADATA_FILE
 from v8.forecaster.series_artifact import FORECASTS_FILE, ForecastSample, read_sample, store_verdicts
 from v8.forecaster.standalone import FEATURES_FILE
 from v8.model.evaluation import leaderboard
+from v8.model.evaluation.bootstrap import ErrorInterval
 from v8.model.evaluation.leaderboard import LeaderboardRow, SeriesResult
 from v8.model.evaluation.verdict import Verdicts, verdicts_of
 from v8.publish.report import page
 from v8.publish.report.markup import DEMO_WARNING, Html
+from v8.publish.report.verdict import headline_intervals
 from v8.runs.events import Event, GettingReady, Note, PageWritten, RunSummary, SeriesOutcome
-from v8.runs.finished_series import FinishedSeries, read_finished
+from v8.runs.finished_series import FinishedSeries, read_finished, read_test_losses
 from v8.runs.observers import RunContext, RunObserver
 from v8.runs.run_folder import RunRecord, read_run
 from v8.runs.serving import served_folder
@@ -161,7 +163,10 @@ class RunOutputs:
             rows = leaderboard.rank_results(results, verdicts)
             if is_last:
                 self._store(verdicts)
-            run_page = page.RunPage(record, rows, bodies, self._first_sample(record, rows))
+            intervals: dict[str, ErrorInterval] = {}
+            if is_last:
+                intervals = headline_intervals(rows, read_test_losses(self._run, bodies))
+            run_page = page.RunPage(record, rows, bodies, self._first_sample(record, rows), intervals)
             files = _language_files(record)
             writers: dict[str, Callable[[Path], None]] = {}
             if record.is_evaluated:
@@ -170,7 +175,7 @@ class RunOutputs:
                 )
             for name, relative in files.items():
                 if is_last:
-                    writers[relative] = partial(self._write_in_language, name, record, rows)
+                    writers[relative] = partial(self._write_in_language, name, record, rows, intervals)
                 else:  # until the end the page is in one language: an older file would not fit to it
                     with suppress(OSError):
                         (self._run / relative).unlink(missing_ok=True)
@@ -193,7 +198,12 @@ class RunOutputs:
         return None
 
     def _write_in_language(
-        self, name: str, record: RunRecord, rows: Sequence[LeaderboardRow], file: Path
+        self,
+        name: str,
+        record: RunRecord,
+        rows: Sequence[LeaderboardRow],
+        intervals: Mapping[str, ErrorInterval],
+        file: Path,
     ) -> None:
         """Write the content of the page in another language, which the page loads if a browser prefers it."""
         languages = [chosen(), name]
@@ -204,7 +214,7 @@ class RunOutputs:
                 bodies[row.series] = page.series_body(
                     finished.metadata.result, finished.history, finished.sample
                 )
-            translated = page.RunPage(record, rows, bodies, self._first_sample(record, rows))
+            translated = page.RunPage(record, rows, bodies, self._first_sample(record, rows), intervals)
             write_text(file, translated.in_language(languages))
 
     def _draw_series(self, name: str, record: RunRecord) -> _DrawnSeries:

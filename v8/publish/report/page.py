@@ -17,7 +17,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -34,6 +34,7 @@ from v8.data.windows.holes import WindowCounts
 from v8.forecaster.metadata import HISTORY_FILE, METADATA_FILE
 from v8.forecaster.series_artifact import FORECASTS_FILE, ForecastSample
 from v8.model.baselines.baselines import BASELINES, NAIVE, called
+from v8.model.evaluation.bootstrap import ErrorInterval
 from v8.model.evaluation.evaluation import MODEL, EvaluatedTask, Evaluation, QuantileEvaluation
 from v8.model.evaluation.importance import Importance, importance_rows
 from v8.model.evaluation.leaderboard import (
@@ -95,6 +96,8 @@ class RunPage:
     bodies: Mapping[str, Html | None]
     """For each series its `series_body`, or None where that is in a file."""
     sample: ForecastSample | None = None  # forecasts of one series, for the first screen
+    intervals: Mapping[str, ErrorInterval] = field(default_factory=dict)
+    """By task that of the headline's error relative to the best baseline's, see `headline_intervals`."""
 
     @property
     def title(self) -> str:
@@ -131,7 +134,7 @@ class RunPage:
 
     def content(self) -> Html:
         """Return what is below the headline."""
-        return _run_content(self.run, self.rows, self.bodies, self.sample)
+        return _run_content(self.run, self.rows, self.bodies, self.sample, self.intervals)
 
 
 def _run_content(
@@ -139,6 +142,7 @@ def _run_content(
     rows: Sequence[LeaderboardRow],
     bodies: Mapping[str, Html | None],
     sample: ForecastSample | None,
+    intervals: Mapping[str, ErrorInterval],
 ) -> Html:
     # The first screen offers the series whose candle chart is in this page already.
     with_chart = [row.series for row in rows if has_candle_chart(bodies[row.series] or "")]
@@ -157,7 +161,7 @@ def _run_content(
     return filled(
         "v8.publish.report",
         "run.html",
-        opening=first_screen(rows, sample, sorted(with_chart)) if rows else "",
+        opening=first_screen(rows, sample, sorted(with_chart), intervals) if rows else "",
         # A series may be done whose files cannot be read: it has no row and is not counted.
         done=len(rows) if run.is_evaluated else len(run.done),
         num=len(run.series),

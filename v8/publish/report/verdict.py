@@ -7,13 +7,14 @@ the close stays where it is.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from v8.base.language import say, term
 from v8.base.wording import percent, spaced
 from v8.model.baselines.baselines import NAIVE, called
-from v8.model.evaluation.fold_losses import TaskResult
+from v8.model.evaluation.bootstrap import ErrorInterval, error_interval
+from v8.model.evaluation.fold_losses import FoldLosses, TaskResult
 from v8.model.evaluation.leaderboard import (
     BEST,
     LeaderboardRow,
@@ -28,10 +29,11 @@ from v8.model.evaluation.significance import (
     BaselineComparison,
     ComparisonResult,
     is_equal,
+    is_lower,
     outcome_of,
 )
 from v8.profile.tasks import TASKS
-from v8.publish.report.figures import is_of_most
+from v8.publish.report.figures import change_pct, is_of_most
 from v8.publish.report.markup import Html, element
 
 
@@ -41,12 +43,20 @@ class RelativeError:
 
     multiple: float | None  # median of the ratio of the errors, unitless; None where the other has no error
     outcomes: Sequence[ComparisonResult]  # of each series, or of all series in one test
+    interval: ErrorInterval | None = None  # of `multiple`; None where it is not known
+    num_lower: int = 0  # series in which the error is lower, significantly or not
+    num_series: int = 1
 
     @classmethod
     def of(cls, *comparisons: BaselineComparison) -> "RelativeError":
         """Sum up the comparisons of several series."""
-        multiple = median(comparison.relative_mae for comparison in comparisons)
-        return cls(multiple, [comparison.outcome for comparison in comparisons])
+        multiples = [comparison.relative_mae for comparison in comparisons]
+        return cls(
+            median(multiples),
+            [comparison.outcome for comparison in comparisons],
+            num_lower=sum(map(is_lower, multiples)),
+            num_series=len(multiples),
+        )
 
     @property
     def is_of_most(self) -> bool:
@@ -96,12 +106,29 @@ class RelativeError:
             return say("its mean is significantly lower")
         return say("its mean is significantly higher")
 
+    @property
+    def certainty(self) -> str:
+        """The 95 % interval of the difference, and how many series have the lower error; empty if unknown."""
+        if self.interval is None:
+            return ""
+        low = signed_pct(self.interval.low)
+        high = signed_pct(self.interval.high)
+        if self.num_series == 1:
+            return say("95 % interval: {low} to {high}", low=low, high=high)
+        return say(
+            "95 % interval: {low} to {high}; lower in {n} of {num} series",
+            low=low,
+            high=high,
+            n=self.num_lower,
+            num=self.num_series,
+        )
+
     def with_significance(self, comparison: str) -> str:
-        """Append the significance to a comparison in words."""
-        significance = self.significance
-        if not significance:
+        """Append the significance, and the interval where it is known, to a comparison in words."""
+        notes = [note for note in (self.significance, self.certainty) if note]
+        if not notes:
             return comparison
-        return say("{comparison} ({significance})", comparison=comparison, significance=significance)
+        return say("{comparison} ({significance})", comparison=comparison, significance=say("; ").join(notes))
 
 
 @dataclass(frozen=True)
@@ -116,7 +143,13 @@ class TaskVerdict:
     @classmethod
     def pooled(cls, task: str, result: TaskResult) -> "TaskVerdict":
         """Put the result of one test over many series and folds into words."""
-        best = RelativeError(result.against_best, [result.outcome])
+        best = RelativeError(
+            result.against_best,
+            [result.outcome],
+            interval=result.interval,
+            num_lower=result.num_series_better,
+            num_series=result.num_series,
+        )
         if result.best == NAIVE:
             return cls(task, best)
         outcome = outcome_of(result.model_relative_mae or 0.0, 1.0, result.p_naive)
@@ -133,16 +166,58 @@ class TaskVerdict:
         return say("{task}: {verdict}.", task=titled(self.task), verdict=sentence)
 
 
-def verdict(rows: Sequence[LeaderboardRow]) -> list[str]:
-    """Name the series of a leaderboard of at least one row, then give the verdict of each task."""
+def verdict(
+    rows: Sequence[LeaderboardRow], intervals: Mapping[str, ErrorInterval] | None = None
+) -> list[str]:
+    """Name the series of a leaderboard of at least one row, then give the verdict of each task.
+
+    Args:
+        rows: The leaderboard.
+        intervals: By task that of the error relative to the best baseline's, see `headline_intervals`.
+    """
     verdicts: dict[str, TaskVerdict] = {}
     for (task, name), comparisons in compared(rows).items():
         error = RelativeError.of(*comparisons.values())
+        if name != called(NAIVE):
+            error = replace(error, interval=(intervals or {}).get(task))
         if task in verdicts:  # naive comes first
             verdicts[task] = replace(verdicts[task], best=error, best_name=name)
         else:
             verdicts[task] = TaskVerdict(task, error)
     return [scope_of(rows), *best_first(verdicts.values())]
+
+
+def headline_intervals(
+    rows: Sequence[LeaderboardRow], losses: Mapping[str, FoldLosses]
+) -> dict[str, ErrorInterval]:
+    """Return by task the interval of the median error of a leaderboard relative to the best baselines'.
+
+    Args:
+        rows: The leaderboard.
+        losses: Those of the test windows by series; a task without those of all its series has no interval.
+    """
+    intervals = {}
+    for task in TASKS:
+        with_task = [row for row in rows if task in row.tasks]
+        if not with_task or any(row.series not in losses for row in with_task):
+            continue
+        pairs = [
+            losses[row.series].paired(row.series, task, row.tasks[task].best.baseline) for row in with_task
+        ]
+        interval = error_interval(pairs, with_task[0].evaluation.horizon_bars)
+        if interval is not None:
+            intervals[task] = interval
+    return intervals
+
+
+def signed_pct(multiple: float) -> str:
+    """Write by how many per cent an error is larger than another, given their ratio; lower ones have a minus.
+
+    >>> signed_pct(0.985), signed_pct(1.002), signed_pct(0.9999)
+    ('-1.5 %', '+0.2 %', '0.0 %')
+    """
+    pct = round(change_pct(multiple), 1)
+    return f"{pct:+.1f} %" if pct else "0.0 %"
 
 
 def scope_of(rows: Sequence[LeaderboardRow]) -> str:
