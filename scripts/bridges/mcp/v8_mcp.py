@@ -23,7 +23,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
@@ -31,7 +31,6 @@ from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
 from mcp_types import INVALID_REQUEST, PARSE_ERROR, ErrorData, JSONRPCError
 from pydantic import ValidationError
-from v8_work import Background
 
 from v8.annexes.live.app.answers import RequestError, public_error_json
 from v8.annexes.live.ledger import DEFAULT_LEDGER
@@ -48,6 +47,9 @@ from v8.forecaster.runtimes import AUTO, RUNTIMES
 from v8.forecaster.shared_models import SharedModels
 from v8.profile.columns import is_symbol
 from v8.publish.hub.opening import ModelPlace, open_place
+
+if TYPE_CHECKING:  # it imports what trains, which a server of model.onnx does not have
+    from v8_work import Background
 
 INSTRUCTIONS: Final = (
     "Forecasts of crypto candles by small neural networks. Prices are in quote currency, times in UTC, "
@@ -256,7 +258,7 @@ def is_id(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
 
 
-def make_server(answers: ModelAnswers, background: Background | None = None) -> MCPServer:
+def make_server(answers: ModelAnswers, background: "Background | None" = None) -> MCPServer:
     """Return a server whose tools ask `answers`, and train in the background if that is allowed."""
     server = Server("v8", instructions=INSTRUCTIONS, version=VERSION, log_level="WARNING")
 
@@ -297,7 +299,7 @@ def make_server(answers: ModelAnswers, background: Background | None = None) -> 
     return server
 
 
-def _add_training(server: MCPServer, background: Background) -> None:
+def _add_training(server: MCPServer, background: "Background") -> None:
     """Add the tools that train."""
 
     @server.tool()
@@ -357,7 +359,11 @@ def main() -> None:
         source = open_source(options.source, data_dir=options.data_dir)
     except V8Error as error:
         parser.exit(error.exit_code, f"error: {error}\n")
-    background = Background(options.source, options.data_dir, Path.cwd()) if options.allow_training else None
+    background = None
+    if options.allow_training:
+        from v8_work import Background  # noqa: PLC0415 - see the top
+
+        background = Background(options.source, options.data_dir, Path.cwd())
     make_server(ModelAnswers(place, source, options.ledger, is_any_age=options.allow_old), background).run()
 
 
