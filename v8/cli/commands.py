@@ -383,6 +383,11 @@ def backtest(
     cli.settle_process(options.device)
     results = evaluate_and_print(out, prepared.backtest, candles, prepared.engine)
     exit_code = SeriesError.exit_code if results.failures else 0
+    if prepared.num_seeds > 1:
+        from v8.cli.runs import repeat_with_seeds
+
+        is_complete = repeat_with_seeds(prepared, results)
+        exit_code = exit_code if is_complete else SeriesError.exit_code
     if results.cells and forecasts:
         from v8.cli.forecasts import export_forecasts
 

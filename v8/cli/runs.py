@@ -25,10 +25,12 @@ from v8.publish.report import backtest as page
 from v8.publish.report.markup import DEMO_WARNING
 from v8.publish.report.outputs import REPORT_FILE, RunOutputs, draw_pictures
 from v8.runs.backtest import Backtest
+from v8.runs.backtest_options import PreparedBacktest
 from v8.runs.backtest_results import BacktestResults
 from v8.runs.events import RunSummary
 from v8.runs.jobs import Engine
 from v8.runs.options import PreparedRun, RunOptions
+from v8.runs.seeds import other_seeds, spread_over_seeds, write_seeds
 
 
 def run_and_print(prepared: PreparedRun, *, opens: bool) -> RunSummary:
@@ -107,6 +109,29 @@ def redraw(run: Path) -> int:
     except StorageError as error:
         report_error(error)
     return max((error.exit_code for error in errors), default=0)
+
+
+def repeat_with_seeds(prepared: PreparedBacktest, results: BacktestResults) -> bool:
+    """Repeat a back-test with other seeds, and print and write how far its headline numbers spread.
+
+    Args:
+        prepared: The back-test.
+        results: Its results with the profile's own seed.
+
+    Returns:
+        Whether every series of every seed is evaluated.
+    """
+    by_seed = {prepared.backtest.profile.seed: results}
+    others = other_seeds(prepared.backtest, prepared.path, prepared.num_seeds, results.plan)
+    for path, backtest in others.items():
+        observer = fold_observer(printing.RunDisplay())
+        finished = evaluate_folds(path, backtest, prepared.source, prepared.engine, observer)
+        by_seed[backtest.profile.seed] = finished.results
+        print_lines(f"Seed {backtest.profile.seed}. {page.headline(finished.results)}")
+    spreads = spread_over_seeds(by_seed)
+    print_table(page.seeds_table(spreads, len(by_seed)))
+    print_lines(f"Written: {write_seeds(prepared.path, spreads)}")
+    return not any(of_seed.failures for of_seed in by_seed.values())
 
 
 def evaluate_and_print(

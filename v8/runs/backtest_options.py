@@ -40,6 +40,7 @@ class BacktestOptions(Options):
     history: HistoryBars = None
     bars: FoldBars = None
     epochs: run_options.MostEpochs = None
+    seeds: Annotated[AtLeastOne, Flag("Repeat with other seeds; how far numbers spread.", "N")] = 1
     device: run_options.Device = "auto"
     workers: run_options.Workers = "auto"
     fleet_size: run_options.FleetSize = "auto"
@@ -56,6 +57,7 @@ class PreparedBacktest:
     backtest: "Backtest"  # what is to be done
     source: CandleSource  # where candles come from
     engine: "Engine"  # what trains
+    num_seeds: int = 1  # how many seeds, the profile's own included
 
     @classmethod
     def from_options(cls, options: BacktestOptions, command: str) -> "PreparedBacktest":
@@ -90,4 +92,5 @@ class PreparedBacktest:
             backtest=Backtest(profile, series, options.folds, options.history, command),
             source=source,
             engine=engine,
+            num_seeds=options.seeds,
         )

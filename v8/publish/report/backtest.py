@@ -27,6 +27,7 @@ from v8.publish.report.page import marked
 from v8.publish.report.verdict import TaskVerdict, best_first, in_words, source_in_words, titled
 from v8.runs.backtest_results import RESULTS_FILE, BacktestResults
 from v8.runs.nested_runs import BacktestPlan
+from v8.runs.seeds import SeedSpread
 
 PAGE_FILE: Final = "backtest.html"
 
@@ -154,6 +155,18 @@ def pool_table(results_by_profile: Mapping[str, BacktestResults], title: str) ->
                 cells = {"profile": profile, **_stretch_cells(pool, task)}
                 rows.append([cells[column] for column in columns])
     return Table(columns, rows, title)
+
+
+def seeds_table(spreads: Sequence[SeedSpread], num_seeds: int) -> Table:
+    """Show how far the headline numbers of a back-test spread over seeds."""
+    columns = ["fold", "task", "figure", "median", "smallest", "largest"]
+    names = {"relative_mae": "× naive", "against_best": "× best baseline"}
+    rows: list[list[object]] = []
+    for spread in spreads:
+        fold = f"{term(spread.pool)}, {spread.timeframe}"
+        figures = [number(value) for value in (spread.middle, spread.low, spread.high)]
+        rows.append([fold, term(spread.task), names[spread.figure], *figures])
+    return Table(columns, rows, f"Over {plural(num_seeds, 'seed')}: errors as the tables above have them")
 
 
 def _stretch_cells(stretch: CellGroup, task: str) -> dict[str, str]:

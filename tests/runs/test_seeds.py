@@ -1,0 +1,58 @@
+"""A back-test with several seeds: other profiles over the same folds, and how far numbers spread."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from v8.data.market.series import Series
+from v8.profile.profile import load_profile
+from v8.publish.report.backtest import seeds_table
+from v8.runs.backtest import Backtest
+from v8.runs.seeds import other_seeds, spread_over_seeds, write_seeds
+
+TASKS = ("ohlc", "volatility")
+
+
+def results(model: float, best: float | None, tasks: tuple[str, ...] = TASKS) -> Any:
+    of_task = SimpleNamespace(model_relative_mae=model, against_best=best)
+    return SimpleNamespace(
+        pools=[SimpleNamespace(name="all folds", timeframe="1h", tasks=dict.fromkeys(tasks, of_task))]
+    )
+
+
+def test_every_seed_is_trained_over_the_folds_of_the_first_in_a_folder_of_its_own() -> None:
+    profile = load_profile("frontier")
+    backtest = Backtest(profile, (Series("BTCUSDT", "1h"),), 2, None, "python -m v8 backtest")
+    plan: Any = SimpleNamespace()
+    others = other_seeds(backtest, Path("backtests/frontier"), 3, plan)
+    assert [path.as_posix() for path in others] == [
+        "backtests/frontier/seed-1042",
+        "backtests/frontier/seed-2042",
+    ]
+    assert [other.profile.seed for other in others.values()] == [1_042, 2_042]
+    for other in others.values():
+        assert (other.like, other.profile.name, other.series) == (plan, "frontier", backtest.series)
+        assert other.profile.but(seed=42, name="frontier") == profile
+    assert other_seeds(backtest, Path(), 1, plan) == {}
+
+
+def test_each_headline_number_has_its_median_and_both_ends(tmp_path: Path) -> None:
+    by_seed = {42: results(0.9, 0.99), 1_042: results(0.91, 0.97), 2_042: results(0.95, 1.0, TASKS[:1])}
+    spreads = spread_over_seeds(by_seed)
+    # One seed has no volatility: three numbers and two are not compared.
+    assert [(each.task, each.figure) for each in spreads] == [
+        ("ohlc", "relative_mae"),
+        ("ohlc", "against_best"),
+    ]
+    assert (spreads[0].low, spreads[0].middle, spreads[0].high) == (0.9, 0.91, 0.95)
+    table = seeds_table(spreads, 3)
+    assert table.rows[1][2:] == ["× best baseline", "0.990", "0.970", "1.000"]
+    assert "3 seeds" in str(table.title)
+    written = json.loads(write_seeds(tmp_path, spreads).read_text())["figures"][0]
+    assert written["by_seed"] == {"42": 0.9, "1042": 0.91, "2042": 0.95}
+    assert (written["low"], written["median"]) == (0.9, pytest.approx(0.91))
