@@ -44,7 +44,7 @@ import numpy as np
 from v8.base.arrays import FloatArray
 from v8.base.errors import SeriesError
 from v8.base.registry import Named, Registry, read_descriptions
-from v8.base.regression import least_absolute_errors, weighted_median
+from v8.base.regression import least_squares, weighted_median
 from v8.base.rounding import MAX_STEPS_AGAIN, float32_step
 from v8.data.market.series import iso
 from v8.data.windows.scaling import Scaling
@@ -226,24 +226,23 @@ def fit_har(train: Span, scaling: Scaling) -> Forecast:
 
 
 def _fit_sizes(train: Span, tasks: Sequence[str]) -> Forecast:
-    """Fit the logarithms of sizes to a constant and those of past ranges, with least absolute errors.
+    """Fit the logarithms of sizes to a constant and those of past ranges, by least squares.
 
-    The exponential of the median of a logarithm is the median of the size.
+    Logarithms of ranges are nearly symmetric, so the exponential of their mean is the median of the size.
     """
     floor, _ = ranges.floored_logs(train)
     terms = ranges.RangeTerms(RANGE_BARS)
-    fitted_HTC = {}
+    fitted_TX = {}  # a column for each step and column of the task
     for task in tasks:
-        logs_HNC = np.log(np.maximum(train.actual[task], floor)).swapaxes(0, 1)
-        terms_NT = terms.terms(train, floor)
-        fitted_HTC[task] = np.stack([least_absolute_errors(terms_NT, logs_NC) for logs_NC in logs_HNC])
+        logs_NHC = np.log(np.maximum(train.actual[task], floor))
+        fitted_TX[task] = least_squares(terms.terms(train, floor), logs_NHC.reshape(len(train), -1))
 
     def forecast(span: Span) -> TaskForecasts:
         terms_NT = terms.terms(span, floor)
         is_moving_N11 = (span.mean_range(RANGE_BARS[-1]) > 0)[:, None, None]  # a flat market stays flat
         return {
-            task: np.exp(np.matmul(terms_NT, fitted).swapaxes(0, 1)) * is_moving_N11
-            for task, fitted in fitted_HTC.items()
+            task: np.exp(terms_NT @ fitted).reshape(span.target_shape(task)) * is_moving_N11
+            for task, fitted in fitted_TX.items()
         }
 
     return forecast
