@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import os
 import re
 import shlex
 import shutil
+import textwrap
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import typer.main
 import yaml
@@ -21,8 +25,12 @@ from forked import called
 from outputs import write_outputs
 
 import v8
+from v8.base.plugins import load_plugins
 from v8.base.version import VERSION
 from v8.cli.app import app
+from v8.data.features.table import compute_table
+from v8.data.market.series import Series
+from v8.data.market.sources.demo import DemoSource
 from v8.model.baselines.baselines import BASELINES
 from v8.profile import ta_features
 from v8.profile.families import FAMILIES
@@ -159,6 +167,46 @@ def test_every_key_that_a_run_writes_is_told(smoke: Path) -> None:
         assert untold({**content, "unheard": {"of": 1}}, name) == ["unheard.of"]
 
 
+def python_blocks(page: Path) -> list[str]:
+    """Return the programs of a page, those in tabs without their indent."""
+    blocks = re.findall(r"^( *)```python\n(.*?)^ *```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    return [textwrap.dedent(text) for _, text in blocks]
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize("page", sorted(ENGLISH.rglob("*.md")), ids=lambda page: page.stem)
+def test_programs_of_a_page_call_functions_that_there_are_with_arguments_that_they_take(page: Path) -> None:
+    for twin in (page, CHINESE / page.relative_to(ENGLISH)):
+        for block in python_blocks(twin):
+            for call in ast.walk(ast.parse(block)):
+                if not isinstance(call, ast.Call) or not re.fullmatch(r"v8\.\w+", ast.unparse(call.func)):
+                    continue
+                function = getattr(v8, ast.unparse(call.func).removeprefix("v8."))
+                names = [keyword.arg for keyword in call.keywords]
+                inspect.signature(function).bind(*call.args, **dict.fromkeys(filter(None, names)))
+
+
+@pytest.mark.usefixtures("unloaded")
+@pytest.mark.parametrize("language", pages.LANGUAGES)
+def test_the_feature_of_the_page_on_extensions_is_one(language: str, tmp_path: Path) -> None:
+    page = REPOSITORY / "docs" / language / "how-to/extend.md"
+    (block,) = (block for block in python_blocks(page) if "body_share" in block)
+    file = tmp_path / "body_share.py"
+    file.write_text(block)
+    load_plugins([file])
+    candles = DemoSource().candles(Series("BTCUSDT", "15m"), 100)
+    shares = np.concatenate(compute_table(candles, ["close", "body_share"]).chunks["body_share"])
+    body = candles.column("close") - candles.column("open")
+    expected = body / (candles.column("high") - candles.column("low"))
+    np.testing.assert_allclose(shares, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("language", pages.LANGUAGES)
+def test_the_home_page_begins_with_commands(language: str) -> None:
+    text = (REPOSITORY / "docs" / language / "index.md").read_text("utf-8").partition("# v8\n")[2]
+    assert text.index("```console\nscripts/v8 run ") < 500  # letters: within the first screen
+
+
 def test_every_link_between_pages_leads_to_a_page() -> None:
     known = {page.relative_to(ENGLISH).as_posix() for page in ENGLISH.rglob("*.*")} | reference.pages().keys()
     research = sorted((REPOSITORY / "docs/research").glob("*.md"))
@@ -225,7 +273,7 @@ def test_what_stays_english_has_a_title_and_an_introduction_in_chinese(tmp_path:
     assert text.startswith("從原始碼資料夾")
     assert rest == "| a |\n"
     figures = (chinese / "explanation/figures.md").read_text("utf-8")
-    assert "# 實測數據，附指令與機器\n\n這一頁是測量的紀錄" in figures
+    assert "# 實測數據，附指令與機器\n\n五列說明" in figures
     assert "## 紙上的 GPU" in figures
     assert (chinese / "research/frontier.md").read_text("utf-8").startswith(pages.NOT_TRANSLATED)
     assert not (chinese / "introductions.yaml").exists()
