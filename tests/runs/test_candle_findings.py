@@ -72,7 +72,7 @@ def test_a_series_whose_last_candle_is_812_days_old_is_said_to_be_old() -> None:
     (sentence,) = age_findings([old], end_of(old) + 812 * DAY_S)
     assert "MATICUSDT-1m" in sentence
     assert "812 days" in sentence
-    assert list(candle_findings(FRONTIER, [old], end_of(old) + 812 * DAY_S, is_simulated=True)) == []
+    assert list(candle_findings(FRONTIER, [old], end_of(old) + 812 * DAY_S, has_own_end=True)) == []
 
 
 def test_forty_old_series_are_one_sentence_and_those_that_ended_before_another() -> None:

@@ -27,6 +27,7 @@ from v8.cli.printing import print_newer
 from v8.data.market.candles import Candles
 from v8.data.market.series import Series
 from v8.data.market.sources.demo import DemoSource
+from v8.data.market.sources.source import CutOffSource
 from v8.publish.report import outputs as report_outputs
 from v8.publish.report.outputs import ReportWriter
 from v8.runs.events import (
@@ -585,3 +586,12 @@ def test_what_is_to_be_known_of_the_candles_is_said_before_training(plan: Plan) 
     (finding,) = (event.text for event in recorder.events if type(event) is CandleFinding)
     assert "2 series" in finding  # the candles of this market end with 2024
     assert kinds.index(CandleFinding) < kinds.index(GettingReady)
+
+
+def test_the_end_of_a_fold_is_not_called_old(plan: Plan) -> None:
+    recorder = Recorder()
+    newest_s = {str(series): 1_735_689_600 - 5 * series.bar_s for series in plan.series}
+    with opened(plan) as folder:
+        carried_out(plan, folder, CutOffSource(Market(), newest_s), HollowEngine(), recorder)
+    kinds = [type(event) for event in recorder.events]
+    assert GettingReady in kinds and CandleFinding not in kinds

@@ -39,8 +39,8 @@ def check_candles(source: CandleSource, chosen: Sequence[Series], bars: int) -> 
         except DataError as error:
             failures.append((str(series), str(error)))
     profile = load_profile(RunOptions.model_fields["profile"].default)
-    is_simulated = not source.is_publishable
-    print_all_lines(candle_findings(profile, usable, time.time(), is_simulated=is_simulated))
+    is_demo = not source.is_publishable
+    print_all_lines(candle_findings(profile, usable, time.time(), has_own_end=is_demo))
     return failures
 
 

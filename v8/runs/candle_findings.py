@@ -22,7 +22,7 @@ _FEW_BARS: Final = 2  # bars of a timeframe of weeks are longer than these
 
 
 def candle_findings(
-    profile: Profile, candles: Sequence[Candles], now_s: float, *, is_simulated: bool = False
+    profile: Profile, candles: Sequence[Candles], now_s: float, *, has_own_end: bool = False
 ) -> Iterator[str]:
     """Yield a sentence for each kind of finding.
 
@@ -30,11 +30,11 @@ def candle_findings(
         profile: What is to be trained.
         candles: Those of every series to be trained.
         now_s: The current time, seconds since the epoch.
-        is_simulated: Whether the market is the demo's, which ends at a fixed time.
+        has_own_end: Whether candles end at a time of their own: the demo market's, a fold's of a back-test.
     """
     yield from hole_findings(profile, candles)
     yield from leap_findings(candles)
-    if not is_simulated:
+    if not has_own_end:
         yield from age_findings(candles, now_s)
 
 

@@ -15,7 +15,7 @@ from v8.base.net import reporting_waiting_to
 from v8.data.market.candles import Candles, pin_of
 from v8.data.market.companions import Companions
 from v8.data.market.series import Series, load_universe
-from v8.data.market.sources.source import CandleSource, with_nearest
+from v8.data.market.sources.source import CandleSource, CutOffSource, with_nearest
 from v8.runs.candle_findings import candle_findings
 from v8.runs.events import (
     CandleFinding,
@@ -84,8 +84,8 @@ class CandleReader:
         if reading.ready:
             self._folder.save_record()  # before anything is made of the candles: the pins
         candles = [checked.candles for checked in reading.ready]
-        is_simulated = not self._source.is_publishable
-        for finding in candle_findings(self._plan.profile, candles, time.time(), is_simulated=is_simulated):
+        has_own_end = isinstance(self._source, CutOffSource) or not self._source.is_publishable
+        for finding in candle_findings(self._plan.profile, candles, time.time(), has_own_end=has_own_end):
             self._observer.on_event(CandleFinding(finding))
         return reading
 
