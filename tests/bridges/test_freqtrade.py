@@ -39,7 +39,7 @@ from v8_columns import (
 
 from v8.api.export import write_forecasts
 from v8.data.market.series import Series
-from v8.data.market.sources.source import open_source
+from v8.data.market.sources.source import OpenedSource, open_source
 from v8.forecaster.forecaster import SeenCandlesWarning
 
 SERIES = "BTCUSDT-1h"
@@ -337,8 +337,8 @@ def test_nothing_is_entered_where_the_stop_is_not_below_the_price() -> None:
 def test_models_and_their_export_say_the_same(trained_run: Any, tmp_path: Path) -> None:
     place = trained_run.path
     file = tmp_path / "forecasts.parquet"
-    source = open_source("files", data_dir=trained_run.candles_dir)
-    write_forecasts(place, file, form="parquet", open_source=lambda name: source)
+    opened = OpenedSource(open_source("files", data_dir=trained_run.candles_dir))
+    write_forecasts(place, file, form="parquet", open_source=lambda name: opened)
     candles = trained_run.candles.to_frame().rename_axis("date").reset_index()
     with pytest.warns(SeenCandlesWarning):  # before the test span
         frames = [

@@ -12,7 +12,6 @@ PACKAGE = Path(__file__).parents[2] / "v8"
 WRITING_CALLS = {"setdefault", "pop", "popitem", "update", "clear", "__setitem__", "__delitem__"}
 WRITERS = {
     "cli": "the process is the command's own",
-    "runs/options.py": "the folder of tables that `--tables` names, until readers get it as an argument",
     "base/variables.py": "it takes back what it gave a block; processes are started within such a block",
 }
 CONTEXTS = {

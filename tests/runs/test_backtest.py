@@ -19,6 +19,7 @@ from v8.data.market.candles import Candles
 from v8.data.market.checks import check_candles
 from v8.data.market.series import Series
 from v8.data.market.sources.demo import DemoSource
+from v8.data.market.sources.source import OpenedSource
 from v8.forecaster.metadata import read_metadata
 from v8.profile.profile import Profile, load_profile
 from v8.publish.report.backtest import backtest_page, headline, write_backtest
@@ -126,7 +127,7 @@ def test_the_results_tell_of_every_model_beside_every_baseline(undisturbed: Path
 
 @pytest.mark.tf
 def test_every_forecast_of_every_fold_is_in_one_table(undisturbed: Path, tmp_path: Path) -> None:
-    file, one, demo = tmp_path / "all.parquet", tmp_path / "one.csv", lambda name: DemoSource()
+    file, one, demo = tmp_path / "all.parquet", tmp_path / "one.csv", lambda name: OpenedSource(DemoSource())
     written = write_forecasts(undisturbed, file, form="parquet", open_source=demo)
     table = pd.read_parquet(file)
     assert (written.num_rows, written.missing, written.notes) == (len(table), {}, [])

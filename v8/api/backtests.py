@@ -9,7 +9,7 @@ from v8.api.progress import ProgressLines
 from v8.base.child import send_message
 from v8.base.interruption import set_exit_message, watch_interrupts
 from v8.base.starting import quiet_start
-from v8.data.market.sources.source import CandleSource
+from v8.data.market.sources.source import CandleSource, OpenedSource
 from v8.publish.report import backtest as page
 from v8.publish.report.outputs import ReportWriter
 from v8.runs.backtest import Backtest, run_folds
@@ -51,7 +51,7 @@ def export(
     file: Path,
     *,
     form: str,
-    open_source: Callable[[str], CandleSource],
+    open_source: Callable[[str], OpenedSource],
     names: Sequence[str] = (),
 ) -> Exported:
     """Write every forecast of the test spans of a place, see `write_forecasts`."""
@@ -87,7 +87,8 @@ def backtest_for_python(request: BacktestRequest) -> bool:
     send_message(f"Written: {', '.join(map(str, finished.files))}")
     if not results.cells:
         return False
-    exported = export(prepared.path, request.file, form="parquet", open_source=lambda _: source)
+    opened = OpenedSource(source, prepared.backtest.tables)
+    exported = export(prepared.path, request.file, form="parquet", open_source=lambda _: opened)
     _send_notes(exported)
     return not results.failures and not exported.missing
 

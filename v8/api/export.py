@@ -31,7 +31,7 @@ from v8.data.features.table import compute_table
 from v8.data.market.candles import Candles, pin_of
 from v8.data.market.companions import Companions
 from v8.data.market.series import series_advice
-from v8.data.market.sources.source import CachedCandles, CandleSource
+from v8.data.market.sources.source import CachedCandles, CandleSource, OpenedSource
 from v8.data.windows.dataset import split_rows, table_columns, window_anchors
 from v8.data.windows.span import Span
 from v8.forecaster.forecaster import Forecaster
@@ -48,7 +48,7 @@ FOLD = FORECASTS_COLUMNS[1]
 NOT_FINISHED = "it is not trained, or is being trained again"
 """Why a series of a run that has not failed has no finished model."""
 
-OpenSource = Callable[[str], CandleSource]  # opens a source of candles by its name
+OpenSource = Callable[[str], OpenedSource]  # opens a source of candles by its name
 
 
 @dataclass(frozen=True)
@@ -298,14 +298,14 @@ def _named(series: str, fold: int) -> str:
     return f"{series}, fold {fold}" if fold else series
 
 
-def _candles_of(forecaster: Forecaster, source: CandleSource) -> Candles:
+def _candles_of(forecaster: Forecaster, opened: OpenedSource) -> Candles:
     """Return the candles that a model was made from, those on this machine first."""
     pin = forecaster.about.candles
     with suppress(DataError):
-        local_candles = _read_candles(forecaster, CachedCandles(source))
+        local_candles = _read_candles(forecaster, CachedCandles(opened.source), opened.tables)
         if local_candles.digest == pin.digest:
             return local_candles
-    candles = _read_candles(forecaster, source)
+    candles = _read_candles(forecaster, opened.source, opened.tables)
     if candles.digest != pin.digest:
         raise DataError(
             where=str(forecaster.series),
@@ -316,10 +316,11 @@ def _candles_of(forecaster: Forecaster, source: CandleSource) -> Candles:
     return candles
 
 
-def _read_candles(forecaster: Forecaster, source: CandleSource) -> Candles:
+def _read_candles(forecaster: Forecaster, source: CandleSource, tables: Path | None) -> Candles:
     profile = forecaster.about.trained_profile
     last_s = forecaster.about.candles.last_open_s
-    return Companions.of(profile).candles(source, forecaster.series, profile.newest_bars, last_s)
+    companions = Companions.of(profile, folder=tables)
+    return companions.candles(source, forecaster.series, profile.newest_bars, last_s)
 
 
 def forecast_test_span(forecaster: Forecaster, candles: Candles) -> tuple[pd.DataFrame, str]:

@@ -19,7 +19,7 @@ from v8.cli.derived import takes_options
 from v8.cli.options import AddedFunctions, require_plot, table_form, with_added_flags
 from v8.cli.usage import meant_word
 from v8.data.market.series import load_universe
-from v8.data.market.sources.source import SOURCES, present_source
+from v8.data.market.sources.source import SOURCES, OpenedSource, present_source
 from v8.profile.profile import load_profile, network_outputs
 from v8.runs.backtest_options import BacktestOptions, PreparedBacktest
 from v8.runs.options import (
@@ -397,7 +397,7 @@ def backtest(
             forecasts,
             is_overwriting=overwrite,
             form=form,
-            open_source=lambda _: candles,
+            open_source=lambda _: OpenedSource(candles, options.tables),
         )
         exit_code = max(exit_code, export_code)
     if results.cells and added:

@@ -22,9 +22,10 @@ from v8.base.language import Language
 from v8.base.net import report_waiting
 from v8.base.registry import advice
 from v8.cli.usage import meant_word
-from v8.data.market.sources.source import SOURCES, CandleSource, open_source
+from v8.data.market.sources.source import SOURCES, CandleSource, OpenedSource, open_source
+from v8.profile.profile import TABLES_PLACE
 from v8.runs.engine_kinds import ENGINES
-from v8.runs.options import ModelsOptions, chosen_series, contradiction, set_covariate_folder
+from v8.runs.options import ModelsOptions, chosen_series, contradiction, require_tables_folder
 
 if TYPE_CHECKING:
     from v8.model.evaluation.leaderboard import LeaderboardRow
@@ -205,7 +206,9 @@ def open_candles(
     Raises:
         ProfileError: If there is no source of that name, or what it needs does not exist.
     """
-    set_covariate_folder(tables)
+    require_tables_folder(tables)
+    if tables is not None:
+        os.environ[TABLES_PLACE] = str(tables.absolute())
 
     def begin() -> None:
         if message:
@@ -252,7 +255,7 @@ def _may_use_onnx(place: Path | str) -> bool:
     return any(True for pattern in patterns for _ in place.glob(pattern))
 
 
-def candles_of_models(options: ModelsOptions, place: Path) -> Callable[[str], CandleSource]:
+def candles_of_models(options: ModelsOptions, place: Path) -> Callable[[str], OpenedSource]:
     """Say that models of a place are opened; return what opens their candles, see `source_opener`."""
     message = opening(place)
     if message:

@@ -7,6 +7,7 @@ command line choose where and how far a profile runs. They never change the prof
 """
 
 import copy
+import os
 import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 from v8.base.errors import ProfileError, shown
 from v8.base.records import Settings, adapter, checked, first_error, read_plain, refusing, under_key
 from v8.base.registry import advice, nearest, suggestion_clause
-from v8.base.storage import digest_json
+from v8.base.storage import digest_json, expanded
 from v8.profile import columns as c
 from v8.profile import indicators
 from v8.profile.families import FAMILIES
@@ -43,6 +44,14 @@ Schedule = Literal["constant", "plateau", "cosine", "step"]
 
 TABLES_PLACE: Final = "V8_TABLES"
 """Environment variable for the folder of users' tables, like `--tables`; by default the current folder."""
+
+
+def tables_folder(folder: Path | None = None) -> Path:
+    """Return the absolute path of a folder of users' tables: that of `V8_TABLES` when None."""
+    if folder is None:
+        folder = expanded(os.environ.get(TABLES_PLACE) or ".", variable=TABLES_PLACE)
+    return folder.absolute()
+
 
 MOST_TABLE_S: Final = 10 * 366 * 86_400  # ten years: longest delay and age of a row of a user's table
 HUBER_TURN: Final = 1.0  # residual, in scaled units, at which `huber` turns from squared to absolute

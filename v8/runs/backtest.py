@@ -43,6 +43,7 @@ class Backtest:
     history_bars: int | None  # newest candles of each series that the folds lie in; None for all there are
     command: str  # the command line
     like: BacktestPlan | None = None  # whose folds are used; None lays new ones
+    tables: Path | None = None  # folder of the user's tables; that of `V8_TABLES` when None
 
     def plan(self, source: CandleSource) -> BacktestPlan:
         """Return the plan as far as it is known before candles are read."""
@@ -98,6 +99,7 @@ def run_fold(
     """Finish every series of a fold that can be finished; arguments as for `run_folds`."""
     series = [Series.parse(name) for name in fold.newest_s]
     plan = make_plan(options.profile, series, path / fold.folder)
+    plan = replace(plan, tables=options.tables)
     return run(plan, CutOffSource(source, fold.newest_s), engine, observer, command=options.command)
 
 
@@ -148,7 +150,7 @@ def _read_histories(options: Backtest, source: CandleSource, observer: RunObserv
     """Read which candles there are of each series."""
     histories = _Histories()
     num_bars = options.history_bars or ALL_BARS
-    companions = Companions.of(options.profile)
+    companions = Companions.of(options.profile, folder=options.tables)
     for series in options.series:
         candles, outcome = read_candles(
             series,

@@ -10,7 +10,7 @@ from v8.base.options import AtLeastOne, Flag, Options
 from v8.data.market.sources.source import CandleSource, open_source
 from v8.profile.profile import load_profile
 from v8.runs import options as run_options
-from v8.runs.options import chosen_series, require_covariate_files, served_series, set_covariate_folder
+from v8.runs.options import chosen_series, require_covariate_files, served_series
 
 if TYPE_CHECKING:  # as in `v8.runs.options`
     from v8.runs.backtest import Backtest
@@ -72,9 +72,8 @@ class PreparedBacktest:
         """
         profile = load_profile(options.profile).with_budget(newest_bars=options.bars, epochs=options.epochs)
         requested = chosen_series(options.series, options.universe)
-        set_covariate_folder(options.tables)
         source = open_source(options.source, data_dir=options.data_dir)
-        require_covariate_files(profile)
+        require_covariate_files([profile], options.tables)
         series = requested or served_series(source)
 
         from v8.runs.backtest import Backtest  # noqa: PLC0415 - after what is refused in a moment
@@ -89,7 +88,14 @@ class PreparedBacktest:
         )
         return cls(
             path=options.out or Path("backtests") / profile.name,
-            backtest=Backtest(profile, series, options.folds, options.history, command),
+            backtest=Backtest(
+                profile=profile,
+                series=series,
+                num_folds=options.folds,
+                history_bars=options.history,
+                command=command,
+                tables=options.tables,
+            ),
             source=source,
             engine=engine,
             num_seeds=options.seeds,

@@ -61,7 +61,12 @@ def run(
         KeyboardInterrupt: When interrupted; the folder then shows how far each series is.
     """
     record = RunRecord.begin(
-        plan.profile, source.name, source.is_publishable, command, data_dir=folder_of(source)
+        plan.profile,
+        source.name,
+        source.is_publishable,
+        command,
+        data_dir=folder_of(source),
+        tables=plan.tables,
     )
     with RunFolder(plan.path, replace(record, is_evaluated=plan.is_evaluated)) as folder:
         drop_notes = [_drop(series, folder) for series in plan.dropped]

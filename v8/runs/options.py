@@ -17,6 +17,7 @@ from v8.data.market.sources.source import (
     SOURCES,
     CandleSource,
     ChecksSeries,
+    OpenedSource,
     ReadsFolder,
     SeriesLister,
     open_source,
@@ -195,13 +196,13 @@ class ModelsOptions(Options):
         """Return the checked names of the series; none stands for all."""
         return [str(series) for series in chosen_series(self.series) or ()]
 
-    def source_opener(self, place: Path) -> Callable[[str], CandleSource]:
+    def source_opener(self, place: Path) -> Callable[[str], OpenedSource]:
         """Return a function that opens candles for the models of a place, by the source that a model names.
 
         Folders that are left out are those that the run of the models recorded.
         """
 
-        def open_named(name: str) -> CandleSource:
+        def open_named(name: str) -> OpenedSource:
             from v8.runs.nested_runs import recorded_folders  # noqa: PLC0415 - see the top
 
             chosen = self.source or name
@@ -212,8 +213,8 @@ class ModelsOptions(Options):
                 data_dir = recorded.data_dir
             if tables is None and TABLES_PLACE not in os.environ:
                 tables = recorded.tables
-            set_covariate_folder(tables)
-            return open_source(chosen, data_dir=data_dir)
+            require_tables_folder(tables)
+            return OpenedSource(open_source(chosen, data_dir=data_dir), tables)
 
         return open_named
 
@@ -247,7 +248,7 @@ class PreparedRun:
         from v8.runs.plan import make_plan  # noqa: PLC0415
         from v8.runs.run_folder import locate_run  # noqa: PLC0415 - see the top
 
-        set_covariate_folder(options.tables)
+        require_tables_folder(options.tables)
         source = open_source(options.source, data_dir=options.data_dir)
         # The newest run of this profile is continued; `--fresh` begins a folder with the next number.
         path = locate_run(options.runs, profile.name, _folder_suffix(options), is_fresh=options.fresh)
@@ -266,12 +267,13 @@ class PreparedRun:
         plan = replace(
             make_plan(profile, series, path, redone),
             dropped=dropped,
+            tables=options.tables,
             is_evaluated=options.evaluate,
             has_importance=options.importance,
             has_onnx=options.onnx,
         )
         if plan.todo:
-            require_covariate_files(profile)
+            require_covariate_files([profile], options.tables)
         return cls(options=options, plan=plan, source=source, engine=engine)
 
     def missing_series(self) -> list[tuple[str, str]]:
@@ -327,33 +329,36 @@ def _redone_series(names: Sequence[str], selected: Sequence[Series]) -> tuple[Se
     return redone
 
 
-def set_covariate_folder(folder: Path | None) -> None:
-    """Set the folder of users' tables, for this process and those that it starts.
+def require_tables_folder(folder: Path | None) -> None:
+    """Refuse a folder of users' tables that is none; None stands for that of `V8_TABLES`.
 
     Raises:
         ProfileError: If there is no such folder.
     """
-    if folder is None:
-        return
-    if not folder.is_dir():
+    if folder is not None and not folder.is_dir():
         rule = "is the folder of the tables that a profile names under covariates"
         got = f"{folder}, which is no folder"
         raise ProfileError(where="param:tables", rule=rule, got=got, fix="Name the folder, not the file")
-    os.environ[TABLES_PLACE] = str(folder.absolute())
 
 
-def require_covariate_files(profile: Profile) -> None:
-    """Read the tables that a profile names, before candles are fetched and anything is trained.
+def require_covariate_files(profiles: Sequence[Profile], folder: Path | None) -> None:
+    """Read the tables that profiles name, before candles are fetched and anything is trained.
+
+    Args:
+        profiles: The profiles.
+        folder: Folder of the tables; that of `V8_TABLES` when None.
 
     Raises:
-        DataError: If one cannot be read, or is not what the profile says.
+        ProfileError: If there is no such folder.
+        DataError: If a table cannot be read, or is not what the profile says.
     """
-    if profile.covariates:
+    require_tables_folder(folder)
+    tables = [table for profile in profiles for table in profile.covariates if not table.is_of_source]
+    if tables:
         from v8.data.market.companions import read_user_table  # noqa: PLC0415 - pandas, which few profiles need
 
-        for table in profile.covariates:
-            if not table.is_of_source:
-                read_user_table(table)
+        for table in tables:
+            read_user_table(table, folder)
 
 
 def chosen_series(names: Sequence[str] | None, universe: Path | None = None) -> tuple[Series, ...] | None:

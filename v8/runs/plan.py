@@ -42,6 +42,7 @@ class Plan:
     has_onnx: bool = False  # whether to write `model.onnx`, too
     starts: Mapping[Series, Path] = field(default_factory=dict)
     """By series the folder of the model from whose weights training starts; without one they are random."""
+    tables: Path | None = None  # folder of the user's tables; that of `V8_TABLES` when None
 
     @property
     def todo(self) -> list[Series]:

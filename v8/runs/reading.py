@@ -74,7 +74,7 @@ class CandleReader:
         self._source = source
         self._observer = observer
         self._recorder = recorder
-        self._companions = Companions.of(plan.profile)
+        self._companions = Companions.of(plan.profile, folder=plan.tables)
 
     def read_all(self) -> CandleReading:
         """Read the candles of every series and pin the series to them; say what is to be known of them."""

@@ -33,12 +33,12 @@ from v8.base.invocation import command
 from v8.base.plugins import loaded, other_plugins
 from v8.base.records import AS_WRITTEN, Sha256, Text
 from v8.base.registry import nearest
-from v8.base.storage import FolderLock, Pace, expanded, parse_json, sweep, write_json
+from v8.base.storage import FolderLock, Pace, parse_json, sweep, write_json
 from v8.data.market.candles import CandlePin
 from v8.data.market.series import Series, by_series, is_series_like
 from v8.forecaster.metadata import ERROR_FILE
 from v8.model.networks.loops import Loops
-from v8.profile.profile import TABLES_PLACE, Profile, ProfileName, is_digest_of, profile_names
+from v8.profile.profile import Profile, ProfileName, is_digest_of, profile_names, tables_folder
 
 RUN_FORMAT = 3  # version of the keys of `run.json`
 RUN_FILE = "run.json"
@@ -121,6 +121,7 @@ class RunRecord(RunStart):
         command: str,
         *,
         data_dir: Path | None = None,
+        tables: Path | None = None,
     ) -> "RunRecord":
         """Make the record of a run that starts now in this process.
 
@@ -130,8 +131,8 @@ class RunRecord(RunStart):
             is_publishable: Whether models of this source may be published.
             command: The command line.
             data_dir: Folder that the source reads, if any; the folder may move before the run is continued.
+            tables: Folder of the user's tables; that of `V8_TABLES` when None.
         """
-        tables = expanded(os.environ.get(TABLES_PLACE) or ".", variable=TABLES_PLACE).absolute()
         return cls(
             **start_fields(profile, source, is_publishable, command, RUN_FORMAT),
             versions=versions(),
@@ -139,7 +140,7 @@ class RunRecord(RunStart):
             series={},
             plugins=dict(loaded),
             data_dir=None if data_dir is None else str(data_dir.absolute()),
-            tables=str(tables) if profile.covariates else None,
+            tables=str(tables_folder(tables)) if profile.covariates else None,
         )
 
     @property

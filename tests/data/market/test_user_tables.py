@@ -9,8 +9,9 @@ import pandas as pd
 import pytest
 
 from v8.base.errors import DataError
-from v8.data.market.companions import read_user_table, user_table
+from v8.data.market.companions import Companions, read_user_table, user_table
 from v8.profile.profile import TableSettings
+from v8.runs.options import PreparedRun, RunOptions
 
 HOUR_S = 3_600
 MIDNIGHT_S = 1_717_200_000  # 2024-06-01T00:00:00Z
@@ -136,3 +137,19 @@ def test_a_frame_has_its_times_in_a_column_or_in_the_index() -> None:
     assert user_table({"time": times, "rate": [3]}, settings(), "here").columns["rate"].tolist() == [3.0]
     with pytest.raises(DataError, match="a time has a time zone"):
         user_table(frame.tz_localize(None), settings(), "here")
+
+
+def test_a_folder_that_one_call_names_is_not_the_next_one_s(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """At 56f927dc `--tables` was written into the environment, where the next call found it."""
+    other = tmp_path_factory.mktemp("other")
+    for place, rate in ((folder, 1), (other, 2)):
+        (place / "funding.csv").write_text(f"time,rate\n{MIDNIGHT_S},{rate}\n")
+    options = RunOptions(profile="range_paths", source="demo", tables=other, runs=folder / "runs")
+    assert PreparedRun.from_options(options).plan.tables == other
+    rates = []
+    for tables in (other, None):
+        (table,) = Companions((), (settings(),), folder=tables).tables
+        rates += table.columns["rate"].tolist()
+    assert rates == [2.0, 1.0]

@@ -81,6 +81,7 @@ def _compare_back_tests(prepared: PreparedComparison, num_folds: int) -> None:
             history_bars=None,
             command=cli.this_command(),
             like=folds_of,
+            tables=options.tables,
         )
         path = options.out / profile.name
         results = cli.evaluate_and_print(path, backtest, prepared.source, engine)

@@ -20,7 +20,6 @@ from v8.runs.options import (
     contradiction,
     require_covariate_files,
     served_series,
-    set_covariate_folder,
 )
 
 if TYPE_CHECKING:
@@ -60,11 +59,9 @@ class PreparedComparison:
         Raises:
             V8Error: If one of the options cannot mean anything, or what it names is not there.
         """
-        set_covariate_folder(options.tables)
         source = open_source(options.source, data_dir=options.data_dir)
         profiles = [load_profile(name) for name in options.profiles or all_profiles()]
-        for profile in profiles:
-            require_covariate_files(profile)
+        require_covariate_files(profiles, options.tables)
         requested = chosen_series(options.series, options.universe)
         if requested is None and not isinstance(source, SeriesLister):
             requested = chosen_series(COMPARED_SERIES)
@@ -101,6 +98,7 @@ class PreparedComparison:
         training = TrainingOptions(
             source=options.source,
             data_dir=options.data_dir,
+            tables=options.tables,
             device=options.device,
             fleet_size=placement.fleet_size if options.fleet_size != "auto" else None,
         )

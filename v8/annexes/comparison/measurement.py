@@ -60,7 +60,9 @@ def compare(
     for profile in profiles:
         num_bars = planned.num_bars[profile.name]
         budgeted[profile.name] = profile.with_budget(newest_bars=num_bars, epochs=planned.epochs)
-    pins, download_s = _read_candles(list(budgeted.values()), planned.series, source, notify)
+    pins, download_s = _read_candles(
+        list(budgeted.values()), planned.series, source, notify, tables=training.tables
+    )
     measurements: list[dict[str, Any]] = []
     failures: dict[str, str] = {}
     for repeat in range(1, planned.num_repeats + 1):
@@ -71,7 +73,13 @@ def compare(
                 continue  # all of it failed; another try would take as long and fail as well
             notify(f"repeat {repeat} of {planned.num_repeats}: {name}")
             run = locate_run(out / "runs", name, is_fresh=True)
-            record = RunRecord.begin(budgeted[name], source.name, source.is_publishable, planned.command)
+            record = RunRecord.begin(
+                budgeted[name],
+                source.name,
+                source.is_publishable,
+                planned.command,
+                tables=training.tables,
+            )
             with RunFolder(run, record) as folder:
                 for series, pin in pins[name].items():
                     folder.pin(series, pin)
@@ -190,7 +198,12 @@ def _check_names(names: Sequence[str], baseline: str) -> None:
 
 
 def _read_candles(
-    profiles: Sequence[Profile], names: Sequence[str], source: CandleSource, notify: Callable[[str], None]
+    profiles: Sequence[Profile],
+    names: Sequence[str],
+    source: CandleSource,
+    notify: Callable[[str], None],
+    *,
+    tables: Path | None,
 ) -> tuple[dict[str, dict[Series, CandlePin]], dict[str, float]]:
     """Read the candles of every series once, as many as the longest profile needs, and pin them.
 
@@ -209,7 +222,7 @@ def _read_candles(
         notify(f"{series}: {len(candles):,} candles, read in {duration(seconds)}")
         for profile in profiles:
             profile_candles = candles.newest(profile.newest_bars)
-            companions = Companions.of(profile)
+            companions = Companions.of(profile, folder=tables)
             if companions:
                 last_open_s = int(profile_candles.open_time_s[-1])
                 profile_candles = companions.candles(source, series, profile.newest_bars, last_open_s)

@@ -4,7 +4,7 @@ import statistics
 import tempfile
 import timeit
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,10 @@ from v8.base.child import report_ready, send_message
 from v8.base.hardware import has_gpu
 from v8.base.starting import light_start
 from v8.data.features.store import FeatureStore
+from v8.data.market.candles import Candles
 from v8.data.market.companions import Companions
 from v8.data.market.series import Series
-from v8.data.market.sources.source import CandleSource, open_source
+from v8.data.market.sources.source import open_source
 from v8.data.windows.dataset import table_columns
 from v8.forecaster.metadata import HISTORY_FILE, Metadata, read_metadata
 from v8.model.networks.cost import training_flop_per_window
@@ -29,7 +30,7 @@ from v8.runs.events import EpochEnded, Event, SeriesOutcome
 from v8.runs.execution import run as carry_out_run
 from v8.runs.observers import EventCallback, ObserverGroup
 from v8.runs.plan import make_plan
-from v8.runs.run_folder import RunRecord, read_run
+from v8.runs.run_folder import read_run
 from v8.runs.serving import served_folder
 
 
@@ -39,6 +40,7 @@ class TrainingOptions:
 
     source: str  # name of the source of candles
     data_dir: Path | None  # folder of a source of files
+    tables: Path | None  # folder of the user's tables; that of `V8_TABLES` when None
     device: str  # "auto", "cpu" or "gpu"
     fleet_size: int | None  # models of one program; None: all on a GPU, one on a CPU
 
@@ -76,6 +78,7 @@ def measure_training(request: TrainingRequest) -> dict[str, Any] | None:
     candle_source = open_source(options.source, data_dir=options.data_dir)
     record = read_run(request.run)
     plan = make_plan(profile, [Series.parse(name) for name in record.series], request.run)
+    plan = replace(plan, tables=options.tables)
     fleet_size = options.fleet_size or (len(plan.series) if has_gpu() else 1)
     with tempfile.TemporaryDirectory() as folder:
         store = FeatureStore(Path(folder))
@@ -87,18 +90,21 @@ def measure_training(request: TrainingRequest) -> dict[str, Any] | None:
             return None
         measurement = measurement_of(plan.path, finished)
         for model in measurement["models"]:
-            seconds = _warm_feature_seconds(profile, record, model["series"], candle_source, store)
+            companions = Companions.of(profile, folder=options.tables)
+            pin = record.series[model["series"]].candles
+            candles = companions.candles(
+                candle_source,
+                Series.parse(model["series"]),
+                profile.newest_bars,
+                pin.last_open_s if pin else None,
+            )
+            seconds = _warm_feature_seconds(profile, candles, store)
             model["seconds"][WARM] = seconds
     return {**measurement, "matmul_gflop_per_s": matmul_speed(seconds=1.0)["gflop_per_s"]}
 
 
-def _warm_feature_seconds(
-    profile: Profile, record: RunRecord, name: str, source: CandleSource, store: FeatureStore
-) -> float:
+def _warm_feature_seconds(profile: Profile, candles: Candles, store: FeatureStore) -> float:
     """Measure how long it takes to read features of a series that the store holds, as a second run would."""
-    pin = record.series[name].candles
-    end_s = pin.last_open_s if pin else None
-    candles = Companions.of(profile).candles(source, Series.parse(name), profile.newest_bars, end_s)
     read_features = partial(store.table, candles, table_columns(profile))
     return round(statistics.median(timeit.repeat(read_features, number=1, repeat=3)), 6)
 

@@ -12,7 +12,7 @@ from v8.data.market.sources.source import open_source
 from v8.profile.profile import config_path, load_profile, profile_names
 from v8.runs import options as run_options
 from v8.runs.backtest_options import FoldBars, HistoryBars, NumFolds
-from v8.runs.options import chosen_series, require_covariate_files, served_series, set_covariate_folder
+from v8.runs.options import chosen_series, require_covariate_files, served_series
 
 if TYPE_CHECKING:  # as in `v8.runs.options`
     from v8.annexes.search.search import Search
@@ -64,9 +64,8 @@ def prepare_search(options: SearchOptions, continuing: str, display: "RunObserve
     profile = load_profile(options.profile).with_budget(newest_bars=options.bars)
     require_package("optuna", where=command("search"), rule="needs the extra `search` of v8")
     requested = chosen_series(options.series)
-    set_covariate_folder(options.tables)
     source = open_source(options.source, data_dir=options.data_dir)
-    require_covariate_files(profile)
+    require_covariate_files([profile], options.tables)
     series = requested or served_series(source)
 
     from v8.annexes.search.ranges import read_ranges  # noqa: PLC0415 - after what is refused in a moment
@@ -82,7 +81,14 @@ def prepare_search(options: SearchOptions, continuing: str, display: "RunObserve
     num_folds = options.folds + 1 + options.later
     return Search(
         path=options.out or Path("searches") / profile.name,
-        start=Backtest(profile, series, num_folds, options.history, continuing),
+        start=Backtest(
+            profile=profile,
+            series=series,
+            num_folds=num_folds,
+            history_bars=options.history,
+            command=continuing,
+            tables=options.tables,
+        ),
         ranges=ranges,
         num_later=options.later,
         source=source,

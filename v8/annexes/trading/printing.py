@@ -9,15 +9,16 @@ from v8.annexes.trading.study import finish_trading
 from v8.base.language import language
 from v8.base.terminal import print_lines, print_page, print_table
 from v8.cli.shared import settle_process
-from v8.data.market.sources.source import CandleSource
+from v8.data.market.sources.source import CandleSource, OpenedSource
 from v8.publish.report.markup import DEMO_WARNING, Html, join
 from v8.runs.backtest_results import BacktestResults
+from v8.runs.nested_runs import recorded_folders
 
 
 def print_trading(
     place: Path,
     terms: TradingTerms,
-    open_source: Callable[[str], CandleSource],
+    open_source: Callable[[str], OpenedSource],
     names: Sequence[str] = (),
 ) -> TradingResults:
     """Print and write what trading by the models of a place would have gained; see `measure_trading`."""
@@ -38,6 +39,7 @@ def print_trading(
 
 def backtest_section(path: Path, backtest: BacktestResults, candles: CandleSource) -> Html:
     """Print and write what trading by the models of a back-test would have gained; return it for its page."""
-    results = print_trading(path, TradingTerms(), lambda _: candles)
+    opened = OpenedSource(candles, recorded_folders(path).tables)
+    results = print_trading(path, TradingTerms(), lambda _: opened)
     with language():
         return join(trading_report.trading_section(results))

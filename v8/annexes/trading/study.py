@@ -38,7 +38,7 @@ from v8.base.starting import quiet_start
 from v8.data.features.table import compute_table
 from v8.data.market.candles import Candles
 from v8.data.market.series import iso
-from v8.data.market.sources.source import CandleSource
+from v8.data.market.sources.source import OpenedSource
 from v8.data.windows.dataset import SeriesData, prepare_series, table_columns
 from v8.data.windows.span import Span
 from v8.forecaster.forecaster import Forecaster
@@ -66,7 +66,7 @@ class FinishedTrading:
 
 
 def finish_trading(
-    place: Path, terms: TradingTerms, open_source: Callable[[str], CandleSource], names: Sequence[str] = ()
+    place: Path, terms: TradingTerms, open_source: Callable[[str], OpenedSource], names: Sequence[str] = ()
 ) -> FinishedTrading:
     """Evaluate trading as `measure_trading` does, and write its files into the place."""
     with quiet_start():
@@ -75,7 +75,7 @@ def finish_trading(
 
 
 def measure_trading(
-    place: Path, terms: TradingTerms, open_source: Callable[[str], CandleSource], names: Sequence[str] = ()
+    place: Path, terms: TradingTerms, open_source: Callable[[str], OpenedSource], names: Sequence[str] = ()
 ) -> TradingResults:
     """Evaluate trading by the models of a run, a back-test or a pulled repository.
 

@@ -17,11 +17,11 @@ Shapes: N candles of a series, R rows of a table.
 
 import csv
 import io
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -30,7 +30,6 @@ from numpy.typing import NDArray
 
 from v8.base.errors import DataError, listed, shown
 from v8.base.records import read_plain
-from v8.base.storage import expanded
 from v8.data.market.candles import MAX_VALUE, Candles, Columns, Mask, Times, rows_at
 from v8.data.market.checks import check_candles
 from v8.data.market.frames import read_open_times
@@ -38,7 +37,7 @@ from v8.data.market.series import US_PER_S, Series, iso
 from v8.data.market.sources.source import CandleSource, present_source, tables_of
 from v8.data.market.sources.tables import SEPARATORS, decoded, read_rows, require_even
 from v8.profile.columns import USER, VOLUME, split_origin, with_origin
-from v8.profile.profile import TABLES_PLACE, Profile, TableSettings
+from v8.profile.profile import TABLES_PLACE, Profile, TableSettings, tables_folder
 
 MAX_TABLE_BYTES: Final = 2**28  # a row a minute for ten years has 150 MB
 _ZONED: Final = re.compile(r"(?:Z|UTC|[+-]\d\d:?\d\d)$", re.IGNORECASE)
@@ -69,9 +68,9 @@ class UserTable:
         return str(frame.to_csv(index=False, lineterminator="\n"))
 
 
-def read_user_table(settings: TableSettings) -> UserTable:
+def read_user_table(settings: TableSettings, folder: Path | None = None) -> UserTable:
     """Read the CSV file of a table from the folder of the user's tables, and check it."""
-    path = expanded(os.environ.get(TABLES_PLACE) or ".", variable=TABLES_PLACE) / settings.file
+    path = tables_folder(folder) / settings.file
     how = f"The profile's covariates read it: name its folder with param:tables FOLDER or by {TABLES_PLACE}"
     fix = f'{how}, or give covariates={{"{settings.file}": table}} in Python'
     content = read_plain(path, fix=fix, most_bytes=MAX_TABLE_BYTES, kind=DataError)
@@ -188,6 +187,7 @@ class Companions:
         tables: The profile's key `covariates`.
         in_memory: Candles and tables by symbol or by name of the file; other tables are read from their
             files.
+        folder: Folder of these files; that of `V8_TABLES` when None.
 
     Raises:
         DataError: If `in_memory` holds something that the features do not read.
@@ -198,6 +198,7 @@ class Companions:
         columns: Sequence[str],
         tables: Sequence[TableSettings] = (),
         in_memory: Mapping[str, Any] | None = None,
+        folder: Path | None = None,
     ) -> None:
         self._neighbour_columns: dict[str, list[str]] = {}
         for column in columns:
@@ -207,6 +208,7 @@ class Companions:
         self._settings = tuple(tables)
         self._source_tables: dict[tuple[str, Series, int, int], UserTable] = {}
         self._in_memory = dict(in_memory or {})
+        self._folder = folder
         self._cache: dict[tuple[Series, int, int], Candles] = {}
         names = [*self._neighbour_columns, *(settings.file for settings in self._settings)]
         unknown = [repr(name) for name in self._in_memory if name not in names]
@@ -216,9 +218,11 @@ class Companions:
             raise DataError(where="covariates", rule=rule, got=listed(unknown), fix=fix)
 
     @classmethod
-    def of(cls, profile: Profile, in_memory: Mapping[str, Any] | None = None) -> "Companions":
+    def of(
+        cls, profile: Profile, in_memory: Mapping[str, Any] | None = None, folder: Path | None = None
+    ) -> "Companions":
         """Return the covariates of a profile."""
-        return cls(profile.covariate_columns, profile.covariates, in_memory)
+        return cls(profile.covariate_columns, profile.covariates, in_memory, folder)
 
     def __bool__(self) -> bool:
         return bool(self._neighbour_columns or self._settings)
@@ -234,7 +238,7 @@ class Companions:
                 table = self._in_memory[settings.file]
                 tables.append(user_table(table, settings, f"covariates, {settings.file}"))
             else:
-                tables.append(read_user_table(settings))
+                tables.append(read_user_table(settings, self._folder))
         return tables
 
     def with_neighbours(self, series: Sequence[Series]) -> list[Series]:

@@ -55,7 +55,7 @@ def update(
     opened_ledger = Ledger.open(ledger) if ledger is not None else None
     renewal = Renewal(run, candles, stale_rule, cli.this_command(), opened_ledger, start)
     chosen = renewal.select_series(named_series)
-    require_covariate_files(renewal.profile)
+    require_covariate_files([renewal.profile], tables)
     cli.settle_process(device)
     chosen_engine = choose_engine(engine, device, workers, fleet_size, address)
     echo(f"Looking for what is stale in {run}.")

@@ -268,6 +268,14 @@ def open_source(
     return kind.open(data_dir) if kind.reads_folder else kind.open()
 
 
+@dataclass(frozen=True)
+class OpenedSource:
+    """Where the candles of models are read, and what is joined with them."""
+
+    source: CandleSource
+    tables: Path | None = None  # folder of the user's tables; that of `V8_TABLES` when None
+
+
 class CutOffSource:
     """A view of a source that hides all candles after a moment.
 
