@@ -94,14 +94,13 @@ class ServingGraph:
         self.model, self.network_model = build_serving(profile, scaling, network)
         without_cudnn(self.model)
         self.holder: ServingModel | None = None
-        """The model whose numbers the graph has now; all earlier ones refuse to be used."""
+        """The model whose numbers the graph has now; another one loads its own before it is used."""
 
 
 class ServingModel(PublishedModel):
     """The published model of one series; until `fold` its network forecasts alone.
 
-    It loads its numbers into the shared graph. A model whose graph has the numbers of another series by now
-    raises RuntimeError, so that it cannot return that series' forecasts.
+    It loads its numbers into the shared graph, and again where the graph was used for another series since.
 
     Args:
         graph: The shared graph.
@@ -112,13 +111,24 @@ class ServingModel(PublishedModel):
     def __init__(self, graph: ServingGraph, scaling: Scaling, weights: Sequence[NDArray[np.float32]]) -> None:
         self._graph = graph
         self._scaling = scaling
+        self._weights = weights
+        self._calibration: dict[
+            str, list[NDArray[Any]]
+        ] = {}  # weights of the layers of the ensemble, by name
         self._ensemble: ranges.RangeFormula | None = None
         self._shares: Mapping[str, FloatArray] = {}
         self._widths: Mapping[str, FloatArray] = {}
-        for variable, weight in zip(graph.network.trainable_variables, weights, strict=True):
+        self._load()
+
+    def _load(self) -> None:
+        """Let the graph have this model's numbers."""
+        for variable, weight in zip(self._graph.network.trainable_variables, self._weights, strict=True):
             variable.assign(weight)
-        load_scaling(graph.model, scaling)
-        graph.holder = self
+        load_scaling(self._graph.model, self._scaling)
+        for layer in self._graph.model.layers:
+            if layer.name in self._calibration:
+                layer.set_weights(self._calibration[layer.name])
+        self._graph.holder = self
 
     def add_calibration(
         self,
@@ -133,7 +143,7 @@ class ServingModel(PublishedModel):
             shares: Share of each member of the ensemble, per task, shape (M, H), unitless.
             widths: Factors of the paths' distances of quantiles from the median, per task, shape (H, L, C).
         """
-        layers = {
+        layers: dict[str, list[NDArray[Any]]] = {
             LIMITS: [np.array([[ensemble.floor, *ensemble.bounds]])],
             RANGES: [ensemble.path_LH[1:], ensemble.path_LH[0]],
             PATHS: [ensemble.resampled_PHC],
@@ -143,11 +153,8 @@ class ServingModel(PublishedModel):
             layers[SHARES_PREFIX + task] = [shares[task].reshape(1, -1)]
         for task, factor_HLC in widths.items():
             layers[WIDTHS_PREFIX + task] = [factor_HLC]
-        layer_by_name = {
-            layer.name: layer for layer in self._model.layers
-        }  # `get_layer` lists them each time
-        for name, weights in layers.items():
-            layer_by_name[name].set_weights(weights)
+        self._calibration = layers
+        self._load()
         self._ensemble = ensemble
         self._shares = shares
         self._widths = widths
@@ -212,9 +219,9 @@ class ServingModel(PublishedModel):
 
     @property
     def _current_graph(self) -> ServingGraph:
-        """The graph, as long as it has this model's numbers."""
+        """The graph with this model's numbers."""
         if self._graph.holder is not self:
-            raise RuntimeError("serving model: its graph holds another series now; save it before the next")
+            self._load()
         return self._graph
 
     @property

@@ -185,7 +185,7 @@ class Trainer:
     def serving_model(self, data: SeriesData, weights: list[NDArray[np.float32]]) -> ServingModel:
         """Return the published model of a series: raw window in, price units out, always float32.
 
-        All series of a structure share one graph: afterwards the model of the previous series cannot be used.
+        All series of a structure share one graph, which has the numbers of the model that was used last.
         """
         structure = data.scaling.structure
         if structure not in self._serving:
