@@ -16,7 +16,13 @@ from typing import Any
 import pytest
 
 from v8.base.terminal import print_lines
-from v8.cli.printing import MAX_BARS, RunDisplay, print_leaderboard, print_summary, print_without_onnx
+from v8.cli.printing import (
+    MOST_PROGRESS_BARS,
+    RunDisplay,
+    print_leaderboard,
+    print_summary,
+    print_without_onnx,
+)
 from v8.data.market.series import Series
 from v8.model.evaluation.leaderboard import LeaderboardRow
 from v8.model.evaluation.significance import BaselineComparison
@@ -225,7 +231,7 @@ def test_a_terminal_shows_one_bar_per_series_at_work_up_to_a_limit(
     monkeypatch: pytest.MonkeyPatch, make_plan: Any
 ) -> None:
     screen = terminal(monkeypatch)
-    many = [Series(f"COIN{number}USDT", "1h") for number in range(MAX_BARS + 2)]
+    many = [Series(f"COIN{number}USDT", "1h") for number in range(MOST_PROGRESS_BARS + 2)]
     with display(make_plan(*many)) as listen:
         for series in many:
             listen(SeriesStarted(series))
@@ -236,7 +242,7 @@ def test_a_terminal_shows_one_bar_per_series_at_work_up_to_a_limit(
         listen(SeriesOutcome(many[1], seconds=4.0))
     last = screen.getvalue().rpartition("4.00")[2]
     shown = [series for series in many if f"{series} train" in last]
-    assert shown == many[2:MAX_BARS]
+    assert shown == many[2:MOST_PROGRESS_BARS]
     told = "2 of 10, 8 still training, a few seconds left"
     assert told in " ".join(last.replace("\x1b[0m", "").split())
 

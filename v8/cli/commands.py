@@ -23,6 +23,7 @@ from v8.data.market.sources.source import SOURCES, OpenedSource, present_source
 from v8.profile.profile import load_profile, network_outputs
 from v8.runs.backtest_options import BacktestOptions, PreparedBacktest
 from v8.runs.options import (
+    MAX_BARS,
     ModelsOptions,
     PreparedRun,
     RunOptions,
@@ -95,7 +96,7 @@ def data(
     source: cli.SourceOption = "vision",
     data_dir: cli.DataDirOption = None,
     # As in every shipped profile:
-    bars: int = Option(8_000, metavar="N", min=1, max=cli.MAX_BARS, help="Newest candles per series."),
+    bars: int = Option(8_000, metavar="N", min=1, max=MAX_BARS, help="Newest candles per series."),
     accept_revision: bool = Option(False, "--accept-revision", help="Update, taking what the API says now."),
 ) -> None:
     """Download and check candles; print what was found, repaired and dropped.

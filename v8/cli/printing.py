@@ -37,7 +37,7 @@ from v8.runs.observers import RunContext, RunObserver
 from v8.runs.plan import Plan, count_windows, known_cost, series_seed
 from v8.runs.run_folder import read_run
 
-MAX_BARS = 8
+MOST_PROGRESS_BARS = 8
 """Series with a progress bar of their own on a terminal; further ones are only counted."""
 
 COMPILING: Final = "compiling, up to a minute"
@@ -282,7 +282,7 @@ class _LiveDisplay:
 
     def _start(self, series: Series) -> None:
         self._progress.update(self._all, description="series", total=self._pace.num_series, state=self)
-        if series not in self._bars and len(self._bars) < MAX_BARS:
+        if series not in self._bars and len(self._bars) < MOST_PROGRESS_BARS:
             self._bars[series] = self._progress.add_task(str(series), total=None, state="")
 
     def _end(self, outcome: events.SeriesOutcome) -> None:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
 
 from typer import Argument, Option
 
@@ -20,11 +20,12 @@ from v8.base.hardware import process_variables
 from v8.base.invocation import command
 from v8.base.language import Language
 from v8.base.net import report_waiting
+from v8.base.options import Flag
 from v8.base.registry import advice
 from v8.cli.usage import meant_word
-from v8.data.market.sources.source import SOURCES, CandleSource, OpenedSource, open_source
+from v8.data.market.sources.source import CandleSource, OpenedSource, open_source
 from v8.profile.profile import TABLES_PLACE
-from v8.runs.engine_kinds import ENGINES
+from v8.runs import options as run_options
 from v8.runs.options import ModelsOptions, chosen_series, contradiction, require_tables_folder
 
 if TYPE_CHECKING:
@@ -36,9 +37,6 @@ if TYPE_CHECKING:
     from v8.runs.jobs import Engine
     from v8.runs.observers import RunObserver
     from v8.runs.plan import Plan
-
-MAX_BARS: Final = 10_000_000
-"""Candles per series that can be asked for; as many as a profile may use."""
 
 DEFAULT_ENGINE: Final = "local"
 
@@ -63,34 +61,32 @@ def settle_process(device: str = "auto") -> None:
     os.environ.update(process_variables(device))
 
 
-SeriesOption = Annotated[list[str] | None, Option(metavar="BTCUSDT-15m", help="Repeatable. Default: all.")]
-UniverseOption = Annotated[Path | None, Option(metavar="FILE.yaml", help="A file that lists series.")]
-SourceOption = Annotated[str, Option(metavar="|".join(SOURCES), help="Where candles come from.")]
-OtherSourceOption = Annotated[str | None, Option(metavar="|".join(SOURCES), help="Default: the run's.")]
-PublishOption = Annotated[str | None, Option(metavar="USER/NAME", help="Publish it to the Hub in the end.")]
+def offered(option: Any) -> Any:
+    """Return the flag of an option of a run, for a command whose options are not a class."""
+    (flag,) = (part for part in get_args(option) if isinstance(part, Flag))
+    return Option(metavar=flag.metavar, help=flag.help)
+
+
+SeriesOption = Annotated[list[str] | None, offered(run_options.SeriesNames)]
+UniverseOption = Annotated[Path | None, offered(run_options.UniverseFile)]
+SourceOption = Annotated[str, offered(run_options.SourceName)]
+DataDirOption = Annotated[Path | None, offered(run_options.DataFolder)]
+TablesOption = Annotated[Path | None, offered(run_options.TablesFolder)]
+DeviceOption = Annotated[str, offered(run_options.Device)]
+WorkersOption = Annotated[str, offered(run_options.Workers)]
+FleetSizeOption = Annotated[str, offered(run_options.FleetSize)]
+EngineOption = Annotated[str, offered(run_options.EngineName)]
+AddressOption = Annotated[str | None, offered(run_options.ClusterAddress)]
+PublishOption = Annotated[str | None, offered(run_options.Repository)]
 FormatOption = Annotated[str, Option("--format", metavar="table|csv|json", help="How to print it.")]
-DataDirOption = Annotated[Path | None, Option(metavar="DIR", help="Folder of CSV, Parquet, Feather or JSON.")]
-TablesOption = Annotated[Path | None, Option(metavar="DIR", help="Tables of profiles. Default: V8_TABLES.")]
-DeviceOption = Annotated[str, Option(metavar="auto|cpu|gpu", help="What computes; gpu refuses all else.")]
-WorkersOption = Annotated[str, Option(metavar="auto|N", help="Processes that train at the same time.")]
-EpochsOption = Annotated[int | None, Option(metavar="N", min=1, help="Most epochs. Default: the profile's.")]
-FleetSizeOption = Annotated[str, Option(metavar="auto|N", help="Series that train as one program.")]
-EngineOption = Annotated[str, Option(metavar="|".join(ENGINES), help="What trains: this machine, or others.")]
 LangOption = Annotated[
     Language | None, Option(help="Language of pages. Default: V8_LANG, or en.", callback=_set_language)
-]
-AddressOption = Annotated[
-    str | None, Option(metavar="HOST:PORT|auto", help="Where an engine finds other machines.")
 ]
 RevisionOption = Annotated[str | None, Option(metavar="SHA", help="Commit, branch or tag. Default: newest.")]
 OfflineOption = Annotated[bool, Option("--offline", help="Use only what is in the cache (HF_HUB_OFFLINE=1).")]
 RuntimeOption = Annotated[str, Option(metavar="auto|onnx|keras", help="auto: model.onnx where there is one.")]
 RunArgument = Annotated[
     Path | None, Argument(metavar="RUN", help="A run folder such as runs/frontier; also --run RUN.")
-]
-PlaceArgument = Annotated[
-    Path | None,
-    Argument(metavar="RUN", help="A folder of a run, a back-test, or of pulled models; also --run RUN."),
 ]
 RunOption = Annotated[Path | None, Option("--run", metavar="RUN", help="RUN, named by an option.")]
 ProfileArgument = Annotated[str | None, Argument(metavar="PROFILE", hidden=True)]
@@ -116,7 +112,7 @@ def some_series(sentence: str) -> Any:
 
 def some_bars(sentence: str) -> Any:
     """Return a flag that counts candles, with its help."""
-    return Option(None, metavar="N", min=1, max=MAX_BARS, help=sentence)
+    return Option(None, metavar="N", min=1, max=run_options.MAX_BARS, help=sentence)
 
 
 def one_profile(name: str, argument: str | None, option: str | None) -> str | None:

@@ -57,6 +57,7 @@ Device = Annotated[str, Flag("What computes; gpu refuses all else.", "auto|cpu|g
 Workers = Annotated[int | str, Flag("Processes that train at the same time.", "auto|N", group=_MACHINE)]
 FleetSize = Annotated[int | str, Flag("Series that train as one program.", "auto|N", group=_MACHINE)]
 EngineName = Annotated[str, Flag("What trains: this machine, or others.", "|".join(ENGINES), group=_MACHINE)]
+Repository = Annotated[str | None, Flag("Publish it to the Hub in the end.", "USER/NAME", group=_RESULTS)]
 ClusterAddress = Annotated[
     str | None, Flag("Where an engine finds other machines.", "HOST:PORT|auto", group=_MACHINE)
 ]
@@ -121,9 +122,7 @@ class RunOptions(Options):
     track: Annotated[
         tuple[str, ...], Flag("Keep curves for it; repeat.", "|".join(TRACKERS), group=_RESULTS)
     ] = ()
-    publish: Annotated[str | None, Flag("Publish it to the Hub in the end.", "USER/NAME", group=_RESULTS)] = (
-        None
-    )
+    publish: Repository = None
     importance: Annotated[bool, Flag("Measure how much each kind of input adds.", group=_RESULTS)] = False
     onnx: Annotated[bool, Flag("Write model.onnx, too, to forecast without TensorFlow.", group=_RESULTS)] = (
         False
