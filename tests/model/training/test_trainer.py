@@ -364,20 +364,6 @@ def test_a_checkpoint_keeps_every_array(tmp_path: Path) -> None:
     assert loaded.progress == small_checkpoint().progress
 
 
-def test_a_checkpoint_that_kept_every_weight_by_itself_goes_on(tmp_path: Path) -> None:
-    """Until format 2 each array stood alone, in the order in which they are now one."""
-    apart = [np.float32([[1, 2], [3, 4]]), np.float32([5])]
-    kept = small_checkpoint()
-    state = kept.state._replace(weights=apart, means=apart, squares=apart)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("v8.model.training.checkpoint.CHECKPOINT_FORMAT", 2)
-        replace(kept, state=state, best_weights=apart).save(tmp_path / "c.npz")
-    loaded = Checkpoint.load(tmp_path / "c.npz", {"seed": 1})
-    for array in (loaded.state.weights, loaded.state.means, loaded.state.squares, loaded.best_weights):
-        assert (array.tolist(), array.dtype) == ([1, 2, 3, 4, 5], np.float32)
-    assert len(loaded.state.constants) == 12
-
-
 @pytest.fixture(scope="module")
 def ruinous(make_profile: Callable[..., Profile]) -> Trainer:
     """A learning rate of 1 ruins a network at once."""

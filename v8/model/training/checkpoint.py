@@ -22,14 +22,9 @@ from v8.base.storage import parse_json, read_given, write_with
 from v8.model.training.progress import Progress
 from v8.model.training.step import FleetState
 
-CHECKPOINT_FORMAT = 3
-FORMAT_OF_ARRAYS: Final = 2
-"""The format before, which is read, too: it has an array for each weight, where the fields below have one."""
-_FLAT_FIELDS: Final = ("weights", "means", "squares", "best_weights")
+CHECKPOINT_FORMAT = 4
 MAX_BYTES: Final = 1 << 30  # no checkpoint is larger: the network would have 60 million parameters
 _DIGEST_BYTES: Final = 32
-_NAMES_IN_FILES: Final = {"weight_sum": "window_sum"}
-"""Fields that files hold by their former name, so that checkpoints of an older v8 are continued."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +52,7 @@ class Checkpoint:
             "progress": asdict(self.progress),
         }
         flat: dict[str, Any] = {"note": np.frombuffer(json.dumps(note).encode("utf-8"), np.uint8)}
-        for field, value in {**self.state._asdict(), "best_weights": self.best_weights}.items():
-            name = _NAMES_IN_FILES.get(field, field)
+        for name, value in {**self.state._asdict(), "best_weights": self.best_weights}.items():
             if isinstance(value, list):
                 flat.update({f"{name}/{number}": array for number, array in enumerate(value)})
             else:
@@ -81,19 +75,15 @@ class Checkpoint:
             note = parse_json(bytes(arrays["note"]))
             progress = adapter(Progress).validate_python(note["progress"])
             fields: dict[str, Any] = {}
-            for field in (*FleetState._fields, "best_weights"):
+            for name in (*FleetState._fields, "best_weights"):
                 # A list is stored as arrays NAME/0, NAME/1 ...
-                name = _NAMES_IN_FILES.get(field, field)
-                fields[field] = arrays.get(name)
-                if fields[field] is None:
-                    fields[field] = [array for key, array in arrays.items() if key.startswith(f"{name}/")]
-            if note["format"] == FORMAT_OF_ARRAYS:
-                for name in _FLAT_FIELDS:
-                    fields[name] = np.concatenate([array.ravel() for array in fields[name]])
+                fields[name] = arrays.get(name)
+                if fields[name] is None:
+                    fields[name] = [array for key, array in arrays.items() if key.startswith(f"{name}/")]
         except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
             got = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise _refusal(path, "must be a checkpoint that can be read", got) from error
-        if note["format"] not in (FORMAT_OF_ARRAYS, CHECKPOINT_FORMAT) or note["identity"] != identity:
+        if note["format"] != CHECKPOINT_FORMAT or note["identity"] != identity:
             raise _refusal(path, f"must belong to {identity}", str(note["identity"]))
         best_weights = fields.pop("best_weights")
         return cls(identity, FleetState(**fields), best_weights, progress)
