@@ -211,9 +211,9 @@ def _step_and_arguments(
     """Return the step that a GPU would compile, and arguments of its shapes: the only place that calls it."""
     import numpy as np
 
+    from v8.model.networks.loops import STEPS_PER_TRIP
     from v8.model.networks.networks import build_network, stack
     from v8.model.networks.products import products_of
-    from v8.model.networks.steps_per_trip import STEPS_PER_TRIP
     from v8.model.training.probe import random_batch
     from v8.model.training.step import compiled_step, initial_state
     from v8.profile.profile import load_profile

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from v8.base.rounding import MAX_STEPS, float32_step, steps_apart
+from v8.base.arrays import MAX_STEPS, float32_step, steps_apart
 from v8.model.networks.published import forecasts_apart
 from v8.profile.columns import TASK_BANDS, TASK_OHLC, TASK_VOLATILITY
 from v8.profile.tasks import TASKS

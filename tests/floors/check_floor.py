@@ -134,7 +134,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("profile", PROFILES)
 def test_a_model_of_the_newest_versions_gives_the_same_prices(profile: str, plain: Path) -> None:
     import v8
-    from v8.base.rounding import MAX_STEPS, steps_apart
+    from v8.base.arrays import MAX_STEPS, steps_apart
 
     folder = saved(profile)
     ours = v8.load(folder).forecast(np.load(folder / "windows.npy"))

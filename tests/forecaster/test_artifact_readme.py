@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from float32_steps import assert_within_steps
 
-from v8.base.rounding import MAX_STEPS
+from v8.base.arrays import MAX_STEPS
 from v8.forecaster.forecaster import Forecaster
 from v8.forecaster.metadata import checked_metadata
 from v8.forecaster.series_artifact import artifact_readme as readme_of

@@ -20,8 +20,8 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx_models import TINY_SHAPES, tiny_model
 from typer.testing import CliRunner, Result
 
+from v8.base.arrays import MAX_STEPS
 from v8.base.errors import ArtifactError, ProfileError
-from v8.base.rounding import MAX_STEPS
 from v8.base.storage import digest_file
 from v8.cli.app import app
 from v8.data.windows.dataset import SeriesData

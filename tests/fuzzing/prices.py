@@ -1,7 +1,7 @@
 """Closes of any price and any tick, from which two programs forecast: one in float32, one in float64.
 
 A stable coin moves by ticks of a ten thousandth of its price and less, a satoshi coin by whole prices. In
-neither may the two be further apart than `v8.base.rounding` allows, or such a coin would have no model.
+neither may the two be further apart than `v8.base.arrays` allows, or such a coin would have no model.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from v8.base.arrays import FloatArray
-from v8.base.rounding import MAX_STEPS
+from v8.base.arrays import MAX_STEPS, FloatArray
 from v8.model.networks.published import forecasts_apart
 from v8.profile.tasks import RANGE_TASK, TASKS, naive_closes
 

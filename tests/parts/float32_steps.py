@@ -2,7 +2,7 @@
 
 A processor with wider registers adds in another order. A step is the distance between neighbouring float32
 numbers at the size of what was computed with, for instance the price of which a volatility is a small share
-(`v8.base.rounding`). Numbers that are computed in double precision need none of this.
+(`v8.base.arrays`). Numbers that are computed in double precision need none of this.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from v8.base.rounding import MAX_STEPS, steps_apart
+from v8.base.arrays import MAX_STEPS, steps_apart
 from v8.model.networks.published import forecasts_apart
 
 

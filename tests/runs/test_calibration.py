@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from float32_steps import assert_same_forecasts
 
+from v8.base.arrays import MAX_STEPS, float32_step
 from v8.base.errors import ArtifactError
-from v8.base.rounding import MAX_STEPS, float32_step
 from v8.data.features.table import compute_table
 from v8.data.market.series import Series
 from v8.data.market.sources.demo import DemoSource

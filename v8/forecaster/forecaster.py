@@ -55,7 +55,7 @@ from v8.model.evaluation.price_range import PriceRange, range_of
 from v8.model.networks.published import FORECAST_BATCH, Forecasts, forecast_windows, split_outputs
 from v8.profile import indicators
 from v8.profile.columns import CLOSE, OHLC, OPEN_TIME
-from v8.profile.feature_set import FeatureSet
+from v8.profile.indicators import FeatureSet
 from v8.profile.quantile_levels import MEDIAN, fault_of, quantile_column
 from v8.profile.tasks import TASKS
 

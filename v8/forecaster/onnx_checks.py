@@ -19,8 +19,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from v8.base.arrays import FloatArray
-from v8.base.rounding import steps_apart
+from v8.base.arrays import FloatArray, steps_apart
 from v8.data.windows.scaling import SILENT_SCALE, ColumnScaling, Scaling, Transform
 from v8.forecaster.metadata import MODEL_FILE, ONNX_FILE, Metadata
 from v8.forecaster.model_file import keras_errors_translated

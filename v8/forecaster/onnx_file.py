@@ -1,7 +1,7 @@
 """`model.onnx` beside `model.keras`: the same forecasts without TensorFlow and Keras.
 
 It is written only after its forecasts were compared with those of the Keras file on windows of the test span
-(`v8.base.rounding`). Before onnxruntime loads such a file, which may come from anybody, it is checked
+(`v8.base.arrays`). Before onnxruntime loads such a file, which may come from anybody, it is checked
 (`v8.forecaster.onnx_contents`).
 
 Windows are computed one by one, by one thread. So a window gives the same bits alone and among thousands.
@@ -24,8 +24,8 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
+from v8.base.arrays import MAX_STEPS
 from v8.base.errors import ArtifactError, shown
-from v8.base.rounding import MAX_STEPS
 from v8.base.storage import digest_bytes, write_bytes
 from v8.data.windows.span import Span
 from v8.forecaster.metadata import ModelShapes
@@ -167,7 +167,7 @@ def save_onnx_model(model: Any, file: Path, series: str, span: Span, *, batch: i
     """Write a Keras model as ONNX file if both forecast the same; arguments and errors as `converted_onnx`.
 
     Returns:
-        By how many steps of single precision the forecasts differ at most (`v8.base.rounding`).
+        By how many steps of single precision the forecasts differ at most (`v8.base.arrays`).
     """
     content, steps = converted_onnx(model, file, series, span, batch=batch)
     write_bytes(file, content)
@@ -188,7 +188,7 @@ def converted_onnx(
 
     Returns:
         The content of the file, and by how many steps of single precision the forecasts differ at most
-        (`v8.base.rounding`).
+        (`v8.base.arrays`).
 
     Raises:
         ArtifactError: If the model has a layer without counterpart, or a forecast differs by more than
@@ -216,7 +216,7 @@ def require_same_forecasts(steps_by_output: Mapping[str, float], file: Path, fix
     """Raise an `ArtifactError` if an ONNX file computes something else than its Keras file.
 
     Args:
-        steps_by_output: By how many steps of single precision outputs differ (`v8.base.rounding`).
+        steps_by_output: By how many steps of single precision outputs differ (`v8.base.arrays`).
         file: The ONNX file.
         fix: What the user can do.
     """

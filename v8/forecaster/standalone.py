@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from v8.base.storage import packaged
 from v8.base.version import VERSION
+from v8.forecaster.metadata import Metadata
 from v8.profile.columns import OHLCV, OPEN_TIME, is_raw_column, neighbours, split_origin
 from v8.profile.indicators import FEATURES, ancestry, formula_of, is_of_package, warmup_bars
 from v8.profile.quantile_levels import MEDIAN, percent_of
@@ -180,3 +181,21 @@ def _definitions(package: str, file: str) -> Mapping[str, str]:
             text = "\n".join(lines[node.lineno - 1 : end])
             definitions[name] = re.sub(r"\n    import pandas as pd .*\n", "", text)
     return definitions
+
+
+def features_file(metadata: Metadata) -> str:
+    """Return the text of `features.py` for a model and all others of its profile.
+
+    It is empty where numpy and pandas alone cannot compute the features: of the package ta, of plug-ins.
+    """
+    if obstacle(metadata.names):
+        return ""
+    spec = StandaloneSpec(
+        profile=metadata.profile.name,
+        features=metadata.names,
+        lookback_bars=metadata.lookback_bars,
+        horizon_bars=metadata.horizon_bars,
+        tasks={name: task.columns for name, task in metadata.tasks.items()},
+        quantiles=metadata.profile.quantiles,
+    )
+    return features_code(spec)

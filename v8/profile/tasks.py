@@ -131,7 +131,7 @@ class Task(Named):
         return last_close * share if self.is_price else share
 
     def magnitude(self, last_close: Any, values: Any) -> Any:
-        """Return the size of what values of the task are computed with, in its unit: for `v8.base.rounding`.
+        """Return the size of what values of the task are computed with, in its unit: for `v8.base.arrays`.
 
         A price is the last close and a move, which is a multiple of a range, which is the exponential of a
         logarithm of up to 16: a step of that is as large a share of the move as 16 steps of the move. The

@@ -12,7 +12,7 @@ from v8.base.wording import percent
 from v8.data.features.table import MANY_HOLES
 from v8.data.market.candles import CandleReport, Candles, times
 from v8.data.market.series import Series, iso
-from v8.data.windows.holes import WindowCounts, count_kept
+from v8.data.windows.dataset import WindowCounts, count_kept
 from v8.profile.formulas import DAY_S
 from v8.profile.profile import Profile, audiences, load_profile
 

@@ -227,7 +227,7 @@ def test_the_loader_runs_no_code_but_what_was_logged(
 @pytest.mark.nightly
 @pytest.mark.tf
 def test_the_loader_forecasts_what_v8_forecasts(run: TrackedRun, trained_run: Any) -> None:
-    from v8.forecaster.features_file import features_file
+    from v8.forecaster.standalone import features_file
 
     folder = run.path / SERIES
     (folder / "features.py").write_text(features_file(read_metadata(folder)))

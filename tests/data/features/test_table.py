@@ -15,8 +15,7 @@ from v8.data.market.candles import Candles
 from v8.data.market.checks import check_candles
 from v8.data.market.series import Series
 from v8.profile.columns import OHLC
-from v8.profile.feature_set import FeatureSet
-from v8.profile.indicators import FEATURES
+from v8.profile.indicators import FEATURES, FeatureSet
 
 SERIES = Series("BTCUSDT", "15m")
 

@@ -11,8 +11,7 @@ from v8.data.features.table import MANY_HOLES, compute_table
 from v8.data.market.candles import Candles
 from v8.data.market.checks import check_candles
 from v8.data.market.series import Series
-from v8.data.windows.dataset import SPANS, prepare_series, table_columns
-from v8.data.windows.holes import count_kept
+from v8.data.windows.dataset import SPANS, count_kept, prepare_series, table_columns
 from v8.profile.profile import load_profile
 
 START_S = 1_704_067_200

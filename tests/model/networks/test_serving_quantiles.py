@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras_3_10 import unknown_keys
 
-from v8.base.rounding import MAX_STEPS
+from v8.base.arrays import MAX_STEPS
 from v8.data.windows.dataset import SeriesData
 from v8.forecaster.model_file import check_keras_file
 from v8.model.baselines.ranges import fit_ensemble

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from v8.base.wording import number, p_value
-from v8.forecaster.features_file import features_file
 from v8.forecaster.metadata import Metadata, read_metadata
+from v8.forecaster.standalone import features_file
 from v8.model.evaluation.leaderboard import rank_results
 from v8.publish.report.card import model_card
 from v8.runs.run_folder import read_run

@@ -25,9 +25,8 @@ from v8.annexes.tracking.mlflow_loader import DIGESTS_FILE
 from v8.base.errors import ProfileError, message_of
 from v8.base.storage import digest_file, write_json
 from v8.base.variables import with_variables
-from v8.forecaster.features_file import features_file
 from v8.forecaster.metadata import METADATA_FILE, MODEL_FILE, read_metadata
-from v8.forecaster.standalone import FEATURES_FILE
+from v8.forecaster.standalone import FEATURES_FILE, features_file
 from v8.runs.run_folder import flat_keys
 from v8.runs.trackers import TrackedRun, TrackerError
 

@@ -31,9 +31,8 @@ from v8.annexes.trading.rules import (
     require_ranges,
 )
 from v8.api.export import opened_models
-from v8.base.arrays import FloatArray
+from v8.base.arrays import MAX_STEPS_AGAIN, FloatArray, steps_apart
 from v8.base.errors import ArtifactError
-from v8.base.rounding import MAX_STEPS_AGAIN, steps_apart
 from v8.base.starting import quiet_start
 from v8.data.features.table import compute_table
 from v8.data.market.candles import Candles

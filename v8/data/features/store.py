@@ -45,8 +45,7 @@ from v8.base import storage
 from v8.data.features.table import Chunks, FeatureTable, assemble, compute_columns, valid_rows
 from v8.data.market.candles import Candles
 from v8.profile.columns import OPEN_TIME
-from v8.profile.feature_set import FeatureSet
-from v8.profile.indicators import FEATURES, ancestry, is_of_package
+from v8.profile.indicators import FEATURES, FeatureSet, ancestry, is_of_package
 
 FORMAT: Final = 4  # version of the index below; a file with another version is replaced
 

@@ -28,8 +28,15 @@ from v8.base.storage import digest_bytes
 from v8.data.market.candles import Candles
 from v8.data.market.series import Series
 from v8.profile.columns import OHLCV, OPEN_TIME, is_covariate, split_origin, with_origin
-from v8.profile.feature_set import FeatureSet
-from v8.profile.indicators import FEATURES, Ancestry, ancestry, check_columns, computed_rows, is_of_package
+from v8.profile.indicators import (
+    FEATURES,
+    Ancestry,
+    FeatureSet,
+    ancestry,
+    check_columns,
+    computed_rows,
+    is_of_package,
+)
 from v8.profile.ta_features import with_filling
 
 MANY_HOLES: Final = 3  # holes in candles that are too few; so many will be in older candles, too

@@ -5,6 +5,9 @@ last known row of a window: its lookback rows end there and its horizon rows fol
 all its rows lie in one span and in one contiguous segment, so no window contains a gap of the candles, and
 none shares a row with a window of another span.
 
+A bar that is missing takes lookback + horizon + warm-up windows, because after each hole the indicators need
+their warm-up again, and short runs between holes have no window at all: `count_kept` counts what is left.
+
 A window is never copied out of the table before its batch is made: memory grows with rows times
 (features + horizon x targets), never with the lookback.
 
@@ -20,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from v8.base.errors import DataError
+from v8.base.wording import percent
 from v8.data.features.table import FeatureTable, compute_table, fix_for_holes
 from v8.data.market.candles import Candles
 from v8.data.market.series import Series
@@ -219,3 +223,55 @@ def window_anchors(
     anchors = np.arange(first + lookback_bars - 1, end - horizon_bars, dtype=np.int64)
     unbroken = segment[anchors - lookback_bars + 1] == segment[anchors + horizon_bars]
     return anchors[unbroken]
+
+
+FEWEST_KEPT: Final = (
+    0.5  # a smaller share of the windows of a span is said before training, and in the report
+)
+
+
+@dataclass(frozen=True)
+class WindowCounts:
+    """The windows of a series by span: `train`, `validation` and `test`."""
+
+    kept: Mapping[str, int]  # that holes and the warm-up after each leave
+    without_holes: Mapping[str, int]  # of as many candles if none were missing between them
+
+    @property
+    def share(self) -> float:
+        """Share of the windows that is kept, 0 to 1."""
+        return sum(self.kept.values()) / sum(self.without_holes.values())
+
+    @property
+    def are_few(self) -> bool:
+        """Whether a span keeps less than `FEWEST_KEPT` of its windows."""
+        return any(self.kept[name] < FEWEST_KEPT * num for name, num in self.without_holes.items())
+
+    def __str__(self) -> str:
+        num_kept = sum(self.kept.values())
+        num = sum(self.without_holes.values())
+        train, validation, test = (f"{self.kept[name]:,}" for name in SPANS)
+        shares = f"{num_kept:,} of {num:,} windows ({percent(self.share, 0)})"
+        return f"{shares}: {train} to train on, {validation} to validate, {test} to test"
+
+
+def count_kept(segment: NDArray[np.int32], profile: Profile) -> WindowCounts | None:
+    """Count the windows of candles; None if they would be too few without a hole, too.
+
+    `segment` is that of `Candles`, shape (N,).
+    """
+    try:
+        without_holes = windows_without_holes(len(segment), profile)
+    except DataError:
+        return None
+    num_rows = np.bincount(segment) - warmup_bars(table_columns(profile))
+    num_rows = num_rows[num_rows > 0]
+    segment_of_row = np.repeat(np.arange(len(num_rows), dtype=np.int32), num_rows)
+    try:
+        split = split_rows(len(segment_of_row), profile, location="candles")
+    except DataError:
+        return WindowCounts(dict.fromkeys(SPANS, 0), without_holes)
+    kept = {}
+    for name, rows in split.items():
+        kept[name] = len(window_anchors(segment_of_row, rows, profile.lookback_bars, profile.horizon_bars))
+    return WindowCounts(kept, without_holes)

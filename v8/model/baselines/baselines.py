@@ -41,11 +41,10 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from v8.base.arrays import FloatArray
+from v8.base.arrays import MAX_STEPS_AGAIN, FloatArray, float32_step
 from v8.base.errors import SeriesError
 from v8.base.registry import Named, Registry, read_descriptions
 from v8.base.regression import least_squares, weighted_median
-from v8.base.rounding import MAX_STEPS_AGAIN, float32_step
 from v8.data.market.series import iso
 from v8.data.windows.scaling import Scaling
 from v8.data.windows.span import PastSpan, Span

@@ -1,6 +1,10 @@
-"""The forms in which loops over time are compiled; apart from Keras, so that any module can import them."""
+"""The forms in which loops over time are compiled, and the time steps in one trip of a loop on a GPU.
 
-from typing import Literal
+Apart from Keras, so that a module that only chooses among them can import them.
+"""
+
+import os
+from typing import Final, Literal
 
 Loops = Literal[
     "stepwise",
@@ -20,3 +24,15 @@ Loops = Literal[
 On a CPU `stepwise` runs each operation of a time step as one task; the others are fused loops, one kernel for
 the whole loop, and differ in the tiles of its matrix products (`v8.runs.machine.choices.FLAGS`). On a GPU:
 how kernels are launched (`v8.runs.machine.choices.GPU_LOOPS`)."""
+
+
+STEPS_PER_TRIP: Final = 6
+"""The default: more steps hardly save kernels, and take much longer to compile."""
+STEPS_VARIABLE: Final = "V8_STEPS_PER_TRIP"
+"""Environment variable by which `v8.runs.machine.choices` passes another number to the processes of a run.
+Where it is set, loops have that form without a GPU, too, so that the form can be tested."""
+
+
+def chosen_steps_per_trip() -> int:
+    """Return the number of time steps in one trip of a loop on a GPU, at least 2."""
+    return int(os.environ.get(STEPS_VARIABLE, STEPS_PER_TRIP))

@@ -17,6 +17,7 @@ from typing import Any, Final
 import keras
 
 from v8.base.hardware import has_gpu
+from v8.model.networks.loops import STEPS_VARIABLE, chosen_steps_per_trip
 from v8.model.networks.products import FLOAT32, MixedMatmul, Products
 from v8.model.networks.stacked_layers import (
     TWINS,
@@ -26,7 +27,6 @@ from v8.model.networks.stacked_layers import (
     StackedLayer,
     StackedLSTM,
 )
-from v8.model.networks.steps_per_trip import STEPS_VARIABLE, chosen_steps_per_trip
 from v8.model.networks.trips import in_trips
 from v8.profile.columns import OHLC
 from v8.profile.families.family import HEAD_PREFIX, Layers, TeacherForcingSettings

@@ -28,9 +28,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from v8.base.arrays import FloatArray
+from v8.base.arrays import FloatArray, steps_apart
 from v8.base.hardware import backend_name, full_float32, has_gpu
-from v8.base.rounding import steps_apart
 from v8.data.windows.span import Span
 from v8.profile.quantile_levels import quantile_output
 from v8.profile.tasks import TASKS

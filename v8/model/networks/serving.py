@@ -30,9 +30,8 @@ import numpy as np
 from keras import ops
 from numpy.typing import NDArray
 
-from v8.base.arrays import FloatArray
+from v8.base.arrays import MAX_STEPS, FloatArray
 from v8.base.errors import ArtifactError
-from v8.base.rounding import MAX_STEPS
 from v8.data.windows.scaling import Scaling, TargetForm, Transform, restore, shape_inputs
 from v8.data.windows.span import Span
 from v8.model.baselines import ranges

@@ -17,7 +17,6 @@ from v8.base.errors import ArtifactError, PublishError, listed
 from v8.base.storage import write_bytes, write_text
 from v8.data.market.sources.source import CandleSource
 from v8.forecaster import metadata as artifacts
-from v8.forecaster.features_file import features_file
 from v8.forecaster.metadata import (
     HISTORY_FILE,
     METADATA_FILE,
@@ -35,7 +34,7 @@ from v8.forecaster.series_artifact import (
     artifact_readme,
     read_sample,
 )
-from v8.forecaster.standalone import FEATURES_FILE
+from v8.forecaster.standalone import FEATURES_FILE, features_file
 from v8.model.evaluation.leaderboard import (
     LEADERBOARD_FILE,
     rank_results,

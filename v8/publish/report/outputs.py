@@ -21,10 +21,14 @@ from v8.base.errors import ArtifactError, StorageError, V8Error
 from v8.base.invocation import command
 from v8.base.language import LANGUAGES, chosen, language
 from v8.base.storage import Pace, write_json, write_text
-from v8.forecaster.features_file import features_file
 from v8.forecaster.metadata import METADATA_FILE
-from v8.forecaster.series_artifact import FORECASTS_FILE, ForecastSample, read_sample, store_verdicts
-from v8.forecaster.standalone import FEATURES_FILE
+from v8.forecaster.series_artifact import (
+    FORECASTS_FILE,
+    ForecastSample,
+    read_sample,
+    store_verdicts,
+)
+from v8.forecaster.standalone import FEATURES_FILE, features_file
 from v8.model.evaluation import leaderboard
 from v8.model.evaluation.bootstrap import ErrorInterval
 from v8.model.evaluation.leaderboard import LeaderboardRow, SeriesResult

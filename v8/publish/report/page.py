@@ -29,8 +29,7 @@ from v8.base.records import MAX_FILE_BYTES
 from v8.base.storage import digest_bytes, open_given, read_given, write_text
 from v8.base.version import VERSION
 from v8.base.wording import ABSENT, Table, count, duration, epochs, moment, number, p_value, percent, spaced
-from v8.data.windows.dataset import SPANS
-from v8.data.windows.holes import WindowCounts
+from v8.data.windows.dataset import SPANS, WindowCounts
 from v8.forecaster.metadata import HISTORY_FILE, METADATA_FILE
 from v8.forecaster.series_artifact import FORECASTS_FILE, ForecastSample
 from v8.model.baselines.baselines import BASELINES, NAIVE, called

@@ -49,8 +49,7 @@ from v8.base.records import Count, Number, adapter
 from v8.base.storage import digest_json, home, parse_json, read_given, write_cache
 from v8.base.variables import with_variables
 from v8.model.networks.cost import training_flop_per_window
-from v8.model.networks.loops import Loops
-from v8.model.networks.steps_per_trip import STEPS_VARIABLE
+from v8.model.networks.loops import STEPS_VARIABLE, Loops
 from v8.profile.profile import Profile
 from v8.runs import measuring
 from v8.runs.measuring import Measurement, MeasurementRequest
