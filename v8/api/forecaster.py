@@ -22,6 +22,7 @@ from v8.data.market.frames import RawCandles, candle_table, read_open_times
 from v8.data.market.series import TIMEFRAME_S, TIMEFRAMES, Series, iso
 from v8.data.windows.dataset import FEWEST_FITTED_WINDOWS, whole_span
 from v8.forecaster import forecaster as artifacts
+from v8.forecaster.history import seconds_of
 from v8.forecaster.runtimes import AUTO
 from v8.forecaster.shared_models import SharedModels
 from v8.model.baselines.baselines import called
@@ -306,7 +307,7 @@ class Forecaster(PublicNames, artifacts.Forecaster):
         """Do what `evaluate` does, and return the evaluation, which has skills, verdicts and p-values."""
         joined = self.joined(candles, covariates, reaches=False)
         profile = self.about.trained_profile
-        start_s = artifacts.seconds_of(start, self.trained_until_s)
+        start_s = seconds_of(start, self.trained_until_s)
         before, since = whole_span(joined, profile).split_at(start_s)
         if not len(since) or len(before) < FEWEST_FITTED_WINDOWS:
             evaluated = (

@@ -33,17 +33,17 @@ from v8.base.records import (
 )
 from v8.base.storage import digest_file
 from v8.data.market.candles import CandlePin, Candles, pin_of
-from v8.data.market.series import SeriesName
+from v8.data.market.series import Series, SeriesName
 from v8.data.windows.scaling import Scaling
 from v8.model.baselines.references import reference_baseline
 from v8.model.evaluation.evaluation import Evaluation, QuantileEvaluation
 from v8.model.evaluation.leaderboard import SeriesResult, read_result
 from v8.model.evaluation.price_range import RangeCoverage
 from v8.model.evaluation.verdict import Verdicts, references, verdicts_of
+from v8.profile import quantile_levels
 from v8.profile.formulas import ANCHORED_KINDS
-from v8.profile.indicators import FEATURES, fault_of, warmup_bars
+from v8.profile.indicators import FEATURES, ancestry, definitions, fault_of, is_of_package, warmup_bars
 from v8.profile.profile import Profile, ProfileName, TableSettings, recorded_profile, recorded_tables
-from v8.profile.quantile_levels import quantile_output
 from v8.profile.tasks import TASKS
 
 ARTIFACT_FORMAT: Final = 2  # version of the keys of `metadata.json`
@@ -224,7 +224,7 @@ class Metadata:
             num_columns = len(TASKS[task].columns)
             outputs[task] = (self.horizon_bars, num_columns)
             if num_levels:
-                outputs[quantile_output(task)] = (self.horizon_bars, num_levels, num_columns)
+                outputs[quantile_levels.quantile_output(task)] = (self.horizon_bars, num_levels, num_columns)
         return ModelShapes((self.lookback_bars, len(self.features)), outputs)
 
     @property
@@ -505,3 +505,37 @@ def redo_offered(folder: Path) -> Iterator[None]:
             fix = f"take {series} out of serving.json, so that its first model serves again"
         fix = f"Restore it, or {fix}"
         raise ArtifactError(where=error.where, rule=error.rule, got=error.got, fix=fix) from error
+
+
+def require_same_feature(feature: FeatureInfo, location: str) -> None:
+    """Raise an `ArtifactError` if a feature is computed in another way than when the model was trained.
+
+    The digests are compared; in older artefacts, which have none, the definitions.
+    """
+    name = feature.name
+    digest = ancestry(name).digest
+    definition = definitions([name])[name]
+    is_same = feature.digest == digest or (feature.digest is None and feature.definition == definition)
+    if not is_same:
+        of_package = ", and the version of ta that it names" if is_of_package(name) else ""
+        raise ArtifactError(
+            where=f"{location}, feature {name}",
+            rule=f"this v8 computes it as {definition!r}",
+            got=f"another formula, {feature.definition!r}",
+            fix=f"Use the v8 that trained the model{of_package}",
+        )
+
+
+def contradictions_in(metadata: Metadata) -> list[str]:
+    """Return the keys of the metadata that contradict others."""
+    profile = metadata.profile
+    is_consistent = {
+        "bar_s": metadata.bar_s == Series.parse(metadata.series).bar_s,
+        "profile.lookback_bars": profile.lookback_bars in (None, metadata.lookback_bars),
+        "profile.horizon_bars": profile.horizon_bars in (None, metadata.horizon_bars),
+        "profile.features": profile.features in (None, tuple(metadata.names)),
+        "profile.quantiles": not profile.quantiles or quantile_levels.fault_of(profile.quantiles) is None,
+    }
+    for name, task in metadata.tasks.items():
+        is_consistent[f"tasks.{name}"] = name in TASKS and task.columns == TASKS[name].columns
+    return [key for key, is_so in is_consistent.items() if not is_so]
