@@ -118,7 +118,7 @@ def test_processes_measure_at_the_same_time(request_of_two: MeasurementRequest) 
 
 @pytest.mark.process
 def test_a_training_that_cannot_be_measured_says_why(request_of_two: MeasurementRequest) -> None:
-    options = TrainingOptions("nonsense", data_dir=None, device="cpu", fleet_size=1)
+    options = TrainingOptions("nonsense", data_dir=None, tables=None, device="cpu", fleet_size=1)
     request = TrainingRequest(request_of_two.profile, Path("nowhere"), options)
     (result,) = run_in_children([ChildCall(measure_training, request)])
     assert isinstance(result.error, V8Error) and "nonsense" in result.error.got
