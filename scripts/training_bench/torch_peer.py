@@ -26,7 +26,8 @@ from torch import nn
 
 from training_bench.series import arrays_of, demo_series, load_sized_profile
 from training_bench.turn import RefusedError, Stretch, Turn, clocked
-from v8.profile.profile import Profile, TrainingSettings
+from v8.profile.profile import Profile
+from v8.profile.settings import TrainingSettings
 from v8.profile.tasks import TASKS
 
 EPSILON_ADAM = 1e-7

@@ -35,7 +35,8 @@ from v8.model.baselines.baselines import BASELINES
 from v8.profile import ta_features
 from v8.profile.families import FAMILIES
 from v8.profile.indicators import FEATURES
-from v8.profile.profile import Profile, SplitSettings, TableSettings, TaskSettings, TrainingSettings
+from v8.profile.profile import Profile
+from v8.profile.settings import SplitSettings, TableSettings, TaskSettings, TrainingSettings
 
 REPOSITORY = Path(__file__).parents[2]
 ENGLISH = REPOSITORY / "docs/en"

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from v8.data.market.series import Series
-from v8.profile.profile import TableSettings
+from v8.profile.settings import TableSettings
 
 TABLE = TableSettings(
     file="funding.csv", time="time", columns=("rate",), available_after_s=0, max_age_s=28_800

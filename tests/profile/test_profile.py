@@ -25,9 +25,6 @@ from v8.profile.columns import OHLC
 from v8.profile.families import FAMILIES
 from v8.profile.profile import (
     Profile,
-    SplitSettings,
-    TaskSettings,
-    TrainingSettings,
     config_path,
     key_places,
     load_profile,
@@ -35,6 +32,7 @@ from v8.profile.profile import (
     recorded_profile,
     recorded_tables,
 )
+from v8.profile.settings import SplitSettings, TaskSettings, TrainingSettings
 
 
 def written(folder: Path, **changes: object) -> str:

@@ -19,7 +19,7 @@ from v8.data.market.companions import Companions
 from v8.data.market.series import Series
 from v8.profile.columns import OHLCV, neighbours
 from v8.profile.indicators import FEATURES, covariate_inputs
-from v8.profile.profile import TableSettings
+from v8.profile.settings import TableSettings
 
 NUM_ROWS = 420
 START_S = 1_700_000_100

@@ -43,7 +43,8 @@ from v8.model.evaluation.verdict import Verdicts, references, verdicts_of
 from v8.profile import quantile_levels
 from v8.profile.formulas import ANCHORED_KINDS
 from v8.profile.indicators import FEATURES, ancestry, definitions, fault_of, is_of_package, warmup_bars
-from v8.profile.profile import Profile, ProfileName, TableSettings, recorded_profile, recorded_tables
+from v8.profile.profile import Profile, ProfileName, recorded_profile, recorded_tables
+from v8.profile.settings import TableSettings
 from v8.profile.tasks import TASKS
 
 ARTIFACT_FORMAT: Final = 2  # version of the keys of `metadata.json`

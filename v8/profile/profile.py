@@ -6,41 +6,36 @@ command line choose where and how far a profile runs. They never change the prof
 `Profile.with_budget`, which changes the digest, too.
 """
 
-import copy
 import os
 import re
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import pydantic
-import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
 from v8.base.errors import ProfileError, shown
-from v8.base.records import Settings, adapter, checked, first_error, read_plain, refusing, under_key
+from v8.base.records import Settings, adapter, checked, first_error, refusing, under_key
 from v8.base.registry import advice, nearest, suggestion_clause
 from v8.base.storage import digest_json, expanded
+from v8.base.yaml_file import MAX_YAML_DEPTH, read_yaml
 from v8.profile import columns as c
 from v8.profile import indicators
 from v8.profile.families import FAMILIES
 from v8.profile.families.family import Family, NetworkOutputs, NetworkSettings, NetworkShape
 from v8.profile.formulas import ANCHORED_KINDS
 from v8.profile.quantile_levels import fault_of
+from v8.profile.settings import SplitSettings, TableSettings, TaskSettings, TrainingSettings
 from v8.profile.tasks import TASKS
 
 PROFILE_FORMAT = 2  # version of the key set below; part of the digest
 _CHANGE_IT: Final = "Change it in the profile"
-MAX_YAML_BYTES: Final = 65_536  # the longest shipped profile has 2,000; the library reads 100,000 a second
-MAX_YAML_DEPTH: Final = 8  # lists and mappings within each other; a profile has four
 MOST_VALUES: Final = 10_000  # in a list; a profile has some hundred
 
 ProfileName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
 """Lower-case letters, digits, dashes and underscores: it is the name of a folder."""
-
-Schedule = Literal["constant", "plateau", "cosine", "step"]
 
 TABLES_PLACE: Final = "V8_TABLES"
 """Environment variable for the folder of users' tables, like `--tables`; by default the current folder."""
@@ -53,9 +48,6 @@ def tables_folder(folder: Path | None = None) -> Path:
     return folder.absolute()
 
 
-MOST_TABLE_S: Final = 10 * 366 * 86_400  # ten years: longest delay and age of a row of a user's table
-HUBER_TURN: Final = 1.0  # residual, in scaled units, at which `huber` turns from squared to absolute
-
 _CHANGED: Final = re.compile(r"-but-[0-9a-f]{8}$")
 """End of the name of a changed profile. Equal changes give equal names, and so the same run folder."""
 
@@ -63,31 +55,6 @@ _SHORTCUT_SECTIONS: Final = ("network", "split", "training")
 """Sections whose keys `but` accepts without the section: no key is in two sections."""
 
 _LATER_KEYS: Final = ("quantiles", "covariates")  # keys that older published profiles do not have
-
-
-class SplitSettings(Settings):
-    """How the rows of a series are divided, in time order."""
-
-    train: float = Field(gt=0, lt=1)
-    """Share of the rows that fit weights and scaling, between 0 and 1."""
-    validation: float = Field(gt=0, lt=1)
-    """Share that decides when to stop and which epoch to keep, between 0 and 1."""
-    test: float = Field(gt=0, lt=1)
-    """Share that is forecast once, for the report, between 0 and 1."""
-
-    def faults(self) -> Iterator[str]:
-        """Yield a contradiction between the shares."""
-        if abs(self.train + self.validation + self.test - 1) > 1e-9:
-            yield "train, validation and test must add up to 1"
-
-
-class TaskSettings(Settings):
-    """One thing to forecast."""
-
-    weight: float = Field(gt=0)
-    """Factor of this task's loss in the sum, unitless."""
-    loss: Literal["mae", "mse", "huber"]
-    """`mae` forecasts the median, `mse` the mean, `huber` lies between (it turns at 1 deviation)."""
 
 
 def _read_network(network: Any) -> Any:
@@ -123,91 +90,6 @@ def _fault_of_tasks(tasks: dict[str, TaskSettings]) -> str | None:
     if c.TASK_OHLC not in tasks:
         return "must hold ohlc: the candles are what everything else is drawn on"
     return None
-
-
-class TrainingSettings(Settings):
-    """How the weights are fitted."""
-
-    batch_size: int = Field(ge=1, le=65_536)
-    """Windows per optimiser step."""
-    epochs: int = Field(ge=0, le=100_000)
-    """Most passes over the train span; early stopping may end sooner. 0 for a formula without a network."""
-    learning_rate: float = Field(gt=0, le=1)
-    """Step size at the start, unitless."""
-    optimizer: Literal["adam", "adamw"] = "adam"
-    """`adam`, or `adamw` with `weight_decay`."""
-    weight_decay: float = Field(default=0.0, ge=0, lt=1)
-    """Decoupled weight decay: share of every weight that a step subtracts, times the learning rate."""
-    schedule: Schedule = "plateau"
-    """Learning rate schedule: `constant`; `plateau` and `step` by the reduce_lr keys; `cosine` to zero."""
-    warmup_epochs: float = Field(default=0.0, ge=0, le=100_000)
-    """Epochs in which the learning rate rises from zero, step by step; 0 starts with the full rate."""
-    clip_norm: float | None = Field(gt=0)
-    """Gradient clipping: largest gradient of a model, unitless; null for none."""
-    gradient_clip: Literal["global_norm", "value"] = "global_norm"
-    """What `clip_norm` bounds: the norm of a model's complete gradient, or each `value` of it."""
-    gradient_accumulation: int = Field(default=1, ge=1, le=1_024)
-    """Micro-batches per optimiser step: the same step as with one larger batch, in less memory."""
-    cpu_batch_size: int | None = Field(default=None, ge=1, le=65_536)
-    """`batch_size` on a CPU, which accumulates the gradients of more micro-batches instead: a step has the
-    same windows, and the model is the same. null: as on a GPU."""
-    checkpoint_activations: bool = False
-    """Activation checkpointing: compute activations again for the gradient; less memory, more time."""
-    early_stopping_patience_epochs: int = Field(ge=1)
-    """Epochs without a better validation loss before training ends; the best weights are kept."""
-    reduce_lr_factor: float = Field(gt=0, lt=1)
-    """The learning rate is multiplied by this on a plateau, or at every step of schedule `step`."""
-    reduce_lr_patience_epochs: int = Field(ge=1)
-    """Epochs without a better validation loss before a reduction; with schedule `step`, between steps."""
-    precision: Literal["auto", "float32", "mixed_float16", "mixed_bfloat16"]
-    """`auto` measures on the machine; `mixed_*`: 16 bits with float32 weights, heads and loss."""
-
-    @property
-    def windows_per_step(self) -> int:
-        """Windows of one optimiser step."""
-        return self.batch_size * self.gradient_accumulation
-
-    def num_micro_batches(self, *, is_on_gpu: bool) -> int:
-        """Return the number of micro-batches per optimiser step on this kind of device."""
-        if is_on_gpu or self.cpu_batch_size is None:
-            return self.gradient_accumulation
-        return self.windows_per_step // self.cpu_batch_size
-
-    def faults(self) -> Iterator[str]:
-        """Yield contradictions between these keys."""
-        if self.windows_per_step % (self.cpu_batch_size or 1):
-            yield (
-                f"cpu_batch_size must divide the {self.windows_per_step} windows of a step, "
-                "which are batch_size x gradient_accumulation"
-            )
-        if self.weight_decay and self.optimizer != "adamw":
-            yield "optimizer must be adamw with a weight_decay above 0"
-
-
-class TableSettings(Settings):
-    """A table of the user. Its columns are features, named `csv.` and the name of the column."""
-
-    file: str = Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,99}\.csv|[a-z][a-z_]{0,30})$")
-    """Name of a CSV file, without its folder, which `--tables` names: the profile may be used elsewhere. Or,
-    without `.csv`, a table that the source of the candles has of each series, such as `funding`."""
-    time: str = Field(min_length=1, max_length=100)
-    """Column of the times: seconds to nanoseconds since the epoch, or ISO 8601 text with its zone."""
-    columns: tuple[Annotated[str, Field(pattern=rf"^{c.COLUMN_PATTERN}$")], ...] = Field(min_length=1)
-    """Columns of numbers that features are made of."""
-    available_after_s: int = Field(ge=0, le=MOST_TABLE_S)
-    """Seconds after its time until a row was public; 0 if its time is the time of publication."""
-    max_age_s: int = Field(gt=0, le=MOST_TABLE_S)
-    """Seconds after its time until a row is too old; bars that close later have no value, as in a gap."""
-
-    @property
-    def is_of_source(self) -> bool:
-        """Whether the source of the candles has the table, of each series its own."""
-        return not self.file.endswith(".csv")
-
-    def faults(self) -> Iterator[str]:
-        """Yield a contradiction between the two times."""
-        if self.max_age_s < self.available_after_s:
-            yield "max_age_s must be at least available_after_s, or no row would ever count"
 
 
 class _CheckedModel(type(pydantic.BaseModel)):  # type: ignore[misc]
@@ -522,96 +404,6 @@ def audiences() -> dict[str, str]:
 def config_path(name: str) -> Path:
     """Return the path of the shipped file `name`.yaml; it need not exist."""
     return _configs() / f"{name}.yaml"
-
-
-def read_yaml(path: Path, fix: str = "Check the path") -> dict[str, Any]:
-    """Read a YAML mapping of plain values; see `_Loader` for what is refused. `5e-4` is a number.
-
-    Raises:
-        ProfileError: If the file cannot be read, is too long, is not such YAML, or is no mapping.
-    """
-    text = read_plain(path, fix=fix, most_bytes=MAX_YAML_BYTES, kind=ProfileError)
-    try:
-        content = copy.deepcopy(_parsed(text))
-    except (yaml.YAMLError, ValueError, OverflowError) as error:  # the last two come from escape sequences
-        got = str(error)
-        if isinstance(error, yaml.MarkedYAMLError):
-            got = str(error.problem or error.context)
-            mark = error.problem_mark or error.context_mark
-            if mark:
-                got += f", line {mark.line + 1}"
-        rule = "must be YAML of plain values, each key once"
-        fix = "Correct the file at that line"
-        if isinstance(error, UnicodeDecodeError):
-            rule = "must be a text file in UTF-8"
-            got = f"byte 0x{error.object[error.start]:02x} at position {error.start}"
-            fix = "Save it as UTF-8, or name the file that was meant"
-        raise ProfileError(where=str(path), rule=rule, got=got, fix=fix) from error
-    if not isinstance(content, dict):
-        got = type(content).__name__
-        fix = "Start from a file under configs/"
-        raise ProfileError(where=str(path), rule="must hold keys and values", got=got, fix=fix)
-    return content
-
-
-@lru_cache(maxsize=64)
-def _parsed(text: bytes) -> Any:
-    """Parse YAML. Shipped files are read for every series, and parsing one takes ten milliseconds."""
-    # Not `safe_load`: _Loader is a SafeLoader that accepts less.
-    return yaml.load(text.decode("utf-8-sig"), Loader=_Loader)  # noqa: S506
-
-
-class _Loader(yaml.SafeLoader):
-    """Reads texts, numbers, true, false and null in lists and mappings, as in JSON; nothing else.
-
-    Anchors and tags are refused: an anchor may stand for a million values or contain itself, and a tag may
-    make an object. Dates and octal numbers such as `010` are read as texts, which the checks of the profile
-    refuse.
-    """
-
-    yaml_implicit_resolvers: ClassVar[dict[str | None, list[Any]]] = {}  # type: ignore[misc]
-    _depth = 0
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        event = self.peek_event()  # type: ignore[no-untyped-call]
-        if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
-            raise _fault("anchors (&) and aliases (*) are not read: write each value where it belongs", event)
-        if event.tag is not None:
-            raise _fault("tags (!) are not read: write plain values", event)
-        if self._depth == MAX_YAML_DEPTH:
-            raise _fault(f"lists and mappings are read {MAX_YAML_DEPTH} deep", event)
-        self._depth += 1
-        node = super().compose_node(parent, index)
-        self._depth -= 1
-        return node
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        keys: set[str] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, str):
-                raise _fault("a key must be a word", key_node)
-            if key in keys:
-                raise _fault(f"key {shown(repr(key))} is repeated", key_node)
-            keys.add(key)
-        return super().construct_mapping(node, deep)
-
-
-for _kind, _pattern, _first in (
-    ("null", r"^(?:~|null)?$", ["~", "n", ""]),
-    ("bool", r"^(?:true|false)$", ["t", "f"]),
-    ("int", r"^[-+]?(?:0|[1-9][0-9]{0,17})$", list("-+0123456789")),
-    (
-        "float",
-        r"^[-+]?(?=[.0-9]*[.eE])[0-9]{0,40}\.?[0-9]{0,40}(?<=[.0-9])(?:[eE][-+]?[0-9]{1,4})?$",
-        list("-+.0123456789"),
-    ),
-):
-    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(_pattern), _first)
-
-
-def _fault(problem: str, place: yaml.Event | yaml.Node) -> yaml.MarkedYAMLError:
-    return yaml.MarkedYAMLError(problem=problem, problem_mark=place.start_mark)  # type: ignore[arg-type]
 
 
 def _configs() -> Path:

@@ -19,7 +19,8 @@ from v8.data.market.candles import Candles
 from v8.data.market.companions import Companions
 from v8.data.market.series import Series
 from v8.data.market.sources.source import CutOffSource, open_source, present_source
-from v8.profile.profile import Profile, TableSettings
+from v8.profile.profile import Profile
+from v8.profile.settings import TableSettings
 
 HOUR_S = 3_600
 DAY_S = 24 * HOUR_S

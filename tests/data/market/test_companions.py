@@ -15,7 +15,7 @@ from v8.data.market.companions import Companions
 from v8.data.market.series import Series
 from v8.data.market.sources.source import CandleSource, CutOffSource, open_source
 from v8.profile.indicators import covariate_inputs
-from v8.profile.profile import TableSettings
+from v8.profile.settings import TableSettings
 
 ETH = Series("ETHUSDT", "15m")
 BTC = Series("BTCUSDT", "15m")

@@ -10,7 +10,7 @@ import pytest
 
 from v8.base.errors import DataError
 from v8.data.market.companions import Companions, read_user_table, user_table
-from v8.profile.profile import TableSettings
+from v8.profile.settings import TableSettings
 from v8.runs.options import PreparedRun, RunOptions
 
 HOUR_S = 3_600

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from v8.model.training.step import fleet_loss
-from v8.profile.profile import TaskSettings
+from v8.profile.settings import TaskSettings
 
 pytestmark = pytest.mark.tf
 

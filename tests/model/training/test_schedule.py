@@ -8,7 +8,8 @@ import pytest
 from float32_steps import assert_within_steps
 
 from v8.model.training.progress import SCHEDULES, LossPatience, rate_at
-from v8.profile.profile import TrainingSettings, load_profile
+from v8.profile.profile import load_profile
+from v8.profile.settings import TrainingSettings
 
 STEPS = 7
 RATE = 0.01

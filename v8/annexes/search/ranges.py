@@ -10,7 +10,8 @@ from pydantic import Field
 
 from v8.base.errors import ProfileError
 from v8.base.records import Settings, checked, under_key
-from v8.profile.profile import Profile, key_places, read_yaml
+from v8.base.yaml_file import read_yaml
+from v8.profile.profile import Profile, key_places
 
 FIXED: Final = "name description newest_bars features covariates lookback_bars horizon_bars split tasks seed"
 """Keys that are not searched: other values would change what is evaluated, or let chance choose (seed)."""

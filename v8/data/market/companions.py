@@ -37,7 +37,8 @@ from v8.data.market.series import US_PER_S, Series, iso
 from v8.data.market.sources.source import CandleSource, present_source, tables_of
 from v8.data.market.sources.tables import SEPARATORS, decoded, read_rows, require_even
 from v8.profile.columns import USER, VOLUME, split_origin, with_origin
-from v8.profile.profile import TABLES_PLACE, Profile, TableSettings, tables_folder
+from v8.profile.profile import TABLES_PLACE, Profile, tables_folder
+from v8.profile.settings import TableSettings
 
 MAX_TABLE_BYTES: Final = 2**28  # a row a minute for ten years has 150 MB
 _ZONED: Final = re.compile(r"(?:Z|UTC|[+-]\d\d:?\d\d)$", re.IGNORECASE)

@@ -22,8 +22,9 @@ from pydantic import Field
 from v8.base import records
 from v8.base.errors import ProfileError, listed, shown
 from v8.base.registry import advice
+from v8.base.yaml_file import read_yaml
 from v8.profile.columns import SYMBOL_RULE, is_symbol, plain_symbol
-from v8.profile.profile import config_path, read_yaml
+from v8.profile.profile import config_path
 
 US_PER_S: Final = 1_000_000
 DAY_S: Final = 86_400

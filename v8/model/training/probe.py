@@ -29,7 +29,8 @@ from v8.model.networks.stacked_layers import StackedLSTM
 from v8.model.training.step import FleetState, initial_state
 from v8.model.training.trainer import Trainer
 from v8.profile.indicators import warmup_bars
-from v8.profile.profile import Profile, TrainingSettings
+from v8.profile.profile import Profile
+from v8.profile.settings import TrainingSettings
 
 CPU_MATMUL_SIZE = 1_024
 GPU_MATMUL_SIZE = 8_192

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
-from v8.profile.profile import Schedule, TrainingSettings
+from v8.profile.settings import Schedule, TrainingSettings
 
 
 @dataclass(frozen=True)

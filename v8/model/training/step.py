@@ -28,7 +28,8 @@ from v8.data.windows.batches import Tables, gathered
 from v8.model.networks.gradients import Call, Tensor, checkpointed, gradients_of
 from v8.model.networks.networks import ACTUAL, WINDOW
 from v8.profile.columns import TASK_OHLC
-from v8.profile.profile import HUBER_TURN, Profile, TaskSettings, TrainingSettings
+from v8.profile.profile import Profile
+from v8.profile.settings import HUBER_TURN, TaskSettings, TrainingSettings
 
 BETA_1 = 0.9
 BETA_2 = 0.999

@@ -28,11 +28,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from v8.base.errors import DataError
+from v8.base.yaml_file import read_yaml
 from v8.data.market.candles import Candles, require_num_bars
 from v8.data.market.checks import check_candles
 from v8.data.market.series import DAY_S, Series, iso
 from v8.profile.columns import CLOSE, HIGH, LOW, OPEN, OPEN_TIME, VOLUME
-from v8.profile.profile import read_yaml
 
 END_S = 1_735_689_600  # 2025-01-01T00:00:00Z: where the newest candle closes
 START_S = 1_262_304_000  # 2010-01-01T00:00:00Z: the first open time
