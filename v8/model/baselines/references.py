@@ -5,7 +5,8 @@
 
 from functools import cache
 
-from v8.profile.profile import config_path, read_yaml
+from v8.base.yaml_file import read_yaml
+from v8.profile.profile import config_path
 
 
 def reference_baseline(task: str) -> str | None:
