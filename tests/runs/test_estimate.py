@@ -182,6 +182,8 @@ def test_a_fleet_that_ran_at_once_tells_what_others_will() -> None:
         pace.on_event(SeriesOutcome(series, seconds=15.0, compile_s=5.0, fleet_size=4))
     # 40 series are ten fleets: 60 s, and 40 s for each of nine more.
     assert pace.cost(4).estimated_s(40) == 420.0
+    # Fewer are a smaller fleet: 20 s once, and 10 s for each.
+    assert [pace.cost(4).estimated_s(number) for number in (4, 3, 2, 1)] == [60.0, 50.0, 40.0, 30.0]
 
 
 def test_what_a_run_cost_tells_what_others_will() -> None:

@@ -126,10 +126,11 @@ def _estimate(plan: Plan) -> str:
     estimate = duration(estimate_s, is_estimate=True)
     took = duration(cost.seconds, is_estimate=True)
     basis = f"{cost.num_series} series took {took} here"
-    if cost.was_one_round and cost.own_s is not None and len(plan.todo) > cost.num_series:
+    if cost.was_one_round and cost.own_s is not None and estimate_s != cost.seconds:
         own = duration(cost.own_s, is_estimate=True)
         order = f"{cost.num_side_by_side} in parallel" if cost.num_side_by_side > 1 else "one after another"
-        basis += f", each of them {own} without starting and compiling; taken to run {order}"
+        each = f"each fleet of {cost.fleet_size}" if cost.fleet_size > 1 else "each of them"
+        basis += f", {each} {own} without starting and compiling; taken to run {order}"
     return f"Estimated time: about {estimate}, evaluating and saving included: {basis}."
 
 

@@ -57,6 +57,7 @@ class ProgressEstimate(RunObserver):
         """Sum of the durations of all later series of the run, not of the recent ones alone."""
         self._own_times_s = deque[float](maxlen=_NUM_RECENT)
         """Durations of a series' or its fleet's own stages, without compiling."""
+        self._fleet_size = 1
 
     def on_event(self, event: Event) -> None:
         """Take note of a series that started, maybe for a second time, or ended."""
@@ -89,6 +90,7 @@ class ProgressEstimate(RunObserver):
             self._all_later_s += now_s - ended.started_s
         if outcome.seconds:
             # A fleet is at work as long as the shares of its series add up to.
+            self._fleet_size = max(self._fleet_size, outcome.fleet_size)
             self._own_times_s.append((outcome.seconds - outcome.compile_s) * outcome.fleet_size)
 
     @property
@@ -128,4 +130,5 @@ class ProgressEstimate(RunObserver):
             series_s=round(series_s, 3),
             num_side_by_side=self._num_side_by_side,
             own_s=own_s,
+            fleet_size=self._fleet_size,
         )

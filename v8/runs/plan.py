@@ -136,6 +136,7 @@ class RunCost:
     own_s: Number | None = None
     """Seconds of the stages of one series without compiling, or of its whole fleet if it trained in one; None
     if they were not measured."""
+    fleet_size: Annotated[Count, Field(gt=0)] = 1  # most series that trained in one program
 
     @property
     def was_one_round(self) -> bool:
@@ -146,21 +147,24 @@ class RunCost:
         """Return about how long so many series take, seconds; None where that cannot be estimated.
 
         Every further round of series takes as long as a series took; where all were at work together, as
-        long as the own stages of one.
+        long as the own stages of one. A fleet of fewer series takes as much less of its own stages.
 
         >>> RunCost(4, 50.0, 20.0, 2).estimated_s(40)  # four: two rounds, and 10 s before; forty: twenty
         410.0
         >>> RunCost(2, 30.0, 30.0, 2, own_s=8.0).estimated_s(40)  # one round, 22 s of it once; nineteen more
         182.0
         >>> RunCost(2, 30.0, 30.0, 2).estimated_s(40)  # what is done once is not known apart
+        >>> RunCost(40, 360.0, 360.0, 40, 320.0, 20).estimated_s(2)  # two fleets; 40 s once, a 20th of 320 s
+        56.0
         """
-        round_s: float | None = self.series_s
-        if self.was_one_round and num_series > self.num_series:
-            round_s = self.own_s
+        least_rounds = 1 / self.fleet_size if self.was_one_round and self.own_s else 1.0
+        rounds = max(least_rounds, num_series / self.num_side_by_side)
+        known_rounds = max(1.0, self.num_series / self.num_side_by_side)
+        if rounds == known_rounds:
+            return self.seconds
+        round_s = self.own_s if self.was_one_round else self.series_s
         if round_s is None:
             return None
-        rounds = max(1.0, num_series / self.num_side_by_side)
-        known_rounds = max(1.0, self.num_series / self.num_side_by_side)
         return max(0.0, self.seconds + round_s * (rounds - known_rounds))
 
 
