@@ -31,7 +31,7 @@ from v8.data.features.table import compute_table
 from v8.data.market.candles import Candles, pin_of
 from v8.data.market.companions import Companions
 from v8.data.market.series import series_advice
-from v8.data.market.sources.source import CachedCandles, CandleSource, OpenedSource
+from v8.data.market.sources.source import CandleSource, OpenedSource, cached_views
 from v8.data.windows.dataset import split_rows, table_columns, window_anchors
 from v8.data.windows.span import Span
 from v8.forecaster.forecaster import Forecaster
@@ -301,10 +301,11 @@ def _named(series: str, fold: int) -> str:
 def _candles_of(forecaster: Forecaster, opened: OpenedSource) -> Candles:
     """Return the candles that a model was made from, those on this machine first."""
     pin = forecaster.about.candles
-    with suppress(DataError):
-        local_candles = _read_candles(forecaster, CachedCandles(opened.source), opened.tables)
-        if local_candles.digest == pin.digest:
-            return local_candles
+    for view in cached_views(opened.source):  # the digest decides, so it does not matter where they came from
+        with suppress(DataError):
+            local_candles = _read_candles(forecaster, view, opened.tables)
+            if local_candles.digest == pin.digest:
+                return local_candles
     candles = _read_candles(forecaster, opened.source, opened.tables)
     if candles.digest != pin.digest:
         raise DataError(

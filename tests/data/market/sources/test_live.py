@@ -21,7 +21,7 @@ from v8.base.errors import DataError, StorageError
 from v8.cli.data import update_store
 from v8.data.market.series import Series
 from v8.data.market.sources.live import LiveSource
-from v8.data.market.sources.source import open_source, present_of
+from v8.data.market.sources.source import cached_views, open_source, present_of
 from v8.profile.columns import OHLC
 
 SERIES = Series("BTCUSDT", "15m")
@@ -69,7 +69,9 @@ def test_a_cold_start_is_one_request_where_a_page_is_enough(exchange, home) -> N
     assert len(exchange.requests) == 2
 
 
-def test_what_the_store_holds_is_read_again_without_asking_anybody(exchange) -> None:
+def test_what_the_store_holds_is_read_again_without_asking_anybody(
+    exchange, monkeypatch: pytest.MonkeyPatch
+) -> None:
     end_s = LAST_S - 100 * BAR_S
     first = LiveSource().candles(SERIES, 300, end_s)
     exchange.requests.clear()
@@ -77,6 +79,9 @@ def test_what_the_store_holds_is_read_again_without_asking_anybody(exchange) -> 
     with pytest.raises(DataError, match="ETHUSDT-15m from live: needs candles that are kept on this"):
         LiveSource().cached(Series("ETHUSDT", "15m"), 300, end_s)
     assert exchange.requests == []
+    monkeypatch.setenv("V8_VISION_URL", f"{exchange.url}/elsewhere")
+    _, kept = cached_views(LiveSource())  # its own store, which is empty, and the other one's
+    assert kept.candles(SERIES, 300, end_s).digest == first.digest
 
 
 def test_a_long_history_comes_from_the_archive_and_its_end_from_the_api(exchange) -> None:

@@ -12,7 +12,7 @@ from v8.data.market.checks import check_candles
 from v8.data.market.series import Series
 from v8.data.market.sources.demo import DemoSource
 from v8.data.market.sources.downloads import PATIENCE, Downloader
-from v8.data.market.sources.source import CachedCandles, open_source
+from v8.data.market.sources.source import CachedCandles, cached_views, open_source
 from v8.data.market.sources.vision import VisionSource
 
 SERIES = Series("BTCUSDT", "4h")
@@ -113,6 +113,19 @@ def test_what_was_read_once_is_read_again_without_asking_anybody(full_archive, o
     with pytest.raises(DataError, match="BTCUSDT-4h from demo: needs candles that are kept on this machine"):
         CachedCandles(DemoSource()).candles(SERIES, 300, end_s)
     assert full_archive.requests == []
+
+
+def test_what_another_address_gave_is_found_on_this_machine_again(full_archive, open_vision):
+    end_s = NOW_S - 3 * 86_400
+    first = open_vision().candles(SERIES, 300, end_s)
+    full_archive.requests.clear()
+    other = open_vision(base_url=f"{full_archive.url}/elsewhere")
+    with pytest.raises(DataError):
+        CachedCandles(other).candles(SERIES, 300, end_s)
+    _, kept = cached_views(other)  # nothing in its own place, then the other one's
+    assert kept.candles(SERIES, 300, end_s).digest == first.digest
+    assert full_archive.requests == []
+    assert list(cached_views(DemoSource())) == []
 
 
 def test_a_second_run_downloads_nothing_that_is_final(full_archive, open_vision):

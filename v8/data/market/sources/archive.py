@@ -33,6 +33,17 @@ _NUM_CHECKSUM_TRIES: Final = 3
 Tables = dict[pd.Period, pd.DataFrame]  # rows of each month or day
 
 
+def _cache() -> Path:
+    return storage.home() / "vision"
+
+
+def cache_places() -> tuple[str, ...]:
+    """List the folders of the cache, one for each address that was used; that of the present one first."""
+    own = read_archive_address().folder_name
+    others = [path.name for path in _cache().glob("*") if path.is_dir() and path.name != own]
+    return (own, *sorted(others))
+
+
 def read_archive_address() -> Address:
     """Read the base address of the archive: that of `V8_VISION_URL`, or the exchange's own."""
     return read_address(URL_VARIABLE, DEFAULT_URL, "a candle archive")
@@ -44,6 +55,7 @@ class ArchiveZips(ABC):
 
     address: Address
     downloader: FileFetcher
+    place: str | None = None  # folder of the cache, of `cache_places`; that of the address when None
     _checksums: dict[pd.Period, str | None] = field(default_factory=dict)  # None for an absent one
 
     @abstractmethod
@@ -146,8 +158,7 @@ class ArchiveZips(ABC):
 
     def _cache_paths(self, period: pd.Period) -> tuple[Path, Path]:
         """Return the paths of a cached zip and of its checksum."""
-        cache = storage.home() / "vision" / self.address.folder_name
-        path = cache / self.path(period)
+        path = _cache() / (self.place or self.address.folder_name) / self.path(period)
         return path, path.with_name(f"{path.name}.sha256")
 
 

@@ -142,9 +142,16 @@ class LiveSource:
             raise result
         return self._served(request, result)
 
-    def cached(self, series: Series, num_bars: int, end_s: int) -> Candles:
+    def cache_places(self) -> tuple[str, ...]:
+        """List the folders of stores, of this and of other addresses; see `CachesCandles`."""
+        own = self.store.folder
+        others = [path.name for path in own.parent.glob("*") if path.is_dir() and path.name != own.name]
+        return (own.name, *sorted(others))
+
+    def cached(self, series: Series, num_bars: int, end_s: int, place: str | None = None) -> Candles:
         """Return the candles of the store up to a time; see `CachesCandles`."""
-        stored = self.store.read(series)
+        store = CandleStore(self.store.folder.parent / place) if place else self.store
+        stored = store.read(series)
         if stored is None:
             rule = "needs candles that are kept on this machine"
             fix = "Fetch them from the exchange"

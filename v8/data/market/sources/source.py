@@ -8,7 +8,7 @@ own name. `CutOffSource` hides everything after a moment of the past, of any sou
 
 import shlex
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
@@ -92,10 +92,19 @@ class PrefetchesCandles(Protocol):
 class CachesCandles(Protocol):
     """A source that keeps fetched candles on this machine."""
 
-    def cached(self, series: Series, num_bars: int, end_s: int) -> "Candles":
+    def cache_places(self) -> tuple[str, ...]:
+        """List the places where candles of this kind are kept, that of the addresses in use first."""
+
+    def cached(self, series: Series, num_bars: int, end_s: int, place: str | None = None) -> "Candles":
         """Return candles as `CandleSource.candles` does, from this machine alone, without any request.
 
         They may be incomplete; a caller that needs certain candles compares their digest.
+
+        Args:
+            series: As for `candles`; likewise `num_bars` and `end_s`.
+            num_bars: See there.
+            end_s: See there.
+            place: One of `cache_places`: other addresses may have had other candles. The first when None.
 
         Raises:
             DataError: If none are cached.
@@ -172,8 +181,9 @@ def dataset_of(source: "CandleSource") -> str | None:
 class CachedCandles:
     """A view of a source that returns only the candles cached on this machine; see `CachesCandles`."""
 
-    def __init__(self, source: CandleSource) -> None:
+    def __init__(self, source: CandleSource, place: str | None = None) -> None:
         self.source = source
+        self._place = place
         self.name = source.name
         self.is_publishable = source.is_publishable
 
@@ -187,7 +197,14 @@ class CachedCandles:
             rule = "needs candles that are kept on this machine"
             fix = f"Fetch them from the source {self.name} itself"
             raise DataError(where=f"{series} from {self.name}", rule=rule, got="none", fix=fix)
-        return self.source.cached(series, num_bars, end_s)
+        return self.source.cached(series, num_bars, end_s, self._place)
+
+
+def cached_views(source: CandleSource) -> Iterator[CachedCandles]:
+    """Yield views of all that is cached of a source on this machine, whatever addresses it came from."""
+    if isinstance(source, CachesCandles):
+        for place in source.cache_places():
+            yield CachedCandles(source, place)
 
 
 @dataclass(frozen=True)

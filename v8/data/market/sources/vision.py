@@ -32,6 +32,7 @@ from v8.data.market.sources.archive import (
     URL_VARIABLE,
     ArchiveZips,
     Tables,
+    cache_places,
     foreign_file,
     read_archive_address,
     require_within,
@@ -63,6 +64,7 @@ class VisionSource:
     market: Market = SPOT
     downloader: FileFetcher = field(default_factory=partial(Downloader, URL_VARIABLE))
     now: Callable[[], float] = time.time  # clock in seconds since the epoch
+    place: str | None = None  # folder of the cache; that of the present address when None
 
     def __post_init__(self) -> None:
         read_archive_address()
@@ -91,9 +93,13 @@ class VisionSource:
         num_newer = _num_newer(zips, int(candles.open_time_s[-1]), now_s)
         return candles.with_report(num_newer=max(candles.report.num_newer, num_newer))
 
-    def cached(self, series: Series, num_bars: int, end_s: int) -> Candles:
+    def cache_places(self) -> tuple[str, ...]:
+        """List the folders of the cache; see `CachesCandles`."""
+        return cache_places()
+
+    def cached(self, series: Series, num_bars: int, end_s: int, place: str | None = None) -> Candles:
         """Return the candles of the cached zips up to a time; see `CachesCandles`."""
-        return replace(self, downloader=OfflineFetcher()).candles(series, num_bars, end_s)
+        return replace(self, downloader=OfflineFetcher(), place=place).candles(series, num_bars, end_s)
 
     def _zips(self, series: Series) -> "_SeriesZips":
         self.market.require_listed(series, self.name)
@@ -103,6 +109,7 @@ class VisionSource:
             source=self.name,
             address=read_archive_address(),
             downloader=self.downloader,
+            place=self.place,
         )
 
 
