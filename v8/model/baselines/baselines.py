@@ -44,7 +44,7 @@ import numpy as np
 from v8.base.arrays import MAX_STEPS_AGAIN, FloatArray, float32_step
 from v8.base.errors import SeriesError
 from v8.base.registry import Named, Registry, read_descriptions
-from v8.base.regression import least_squares, weighted_median
+from v8.base.regression import least_absolute_errors, weighted_median
 from v8.data.market.series import iso
 from v8.data.windows.scaling import Scaling
 from v8.data.windows.span import PastSpan, Span
@@ -225,23 +225,24 @@ def fit_har(train: Span, scaling: Scaling) -> Forecast:
 
 
 def _fit_sizes(train: Span, tasks: Sequence[str]) -> Forecast:
-    """Fit the logarithms of sizes to a constant and those of past ranges, by least squares.
+    """Fit the logarithms of sizes to a constant and those of past ranges, with least absolute errors.
 
-    Logarithms of ranges are nearly symmetric, so the exponential of their mean is the median of the size.
+    The exponential of the median of a logarithm is the median of the size.
     """
     floor, _ = ranges.floored_logs(train)
     terms = ranges.RangeTerms(RANGE_BARS)
-    fitted_TX = {}  # a column for each step and column of the task
+    fitted_HTC = {}
     for task in tasks:
-        logs_NHC = np.log(np.maximum(train.actual[task], floor))
-        fitted_TX[task] = least_squares(terms.terms(train, floor), logs_NHC.reshape(len(train), -1))
+        logs_HNC = np.log(np.maximum(train.actual[task], floor)).swapaxes(0, 1)
+        terms_NT = terms.terms(train, floor)
+        fitted_HTC[task] = np.stack([least_absolute_errors(terms_NT, logs_NC) for logs_NC in logs_HNC])
 
     def forecast(span: Span) -> TaskForecasts:
         terms_NT = terms.terms(span, floor)
         is_moving_N11 = (span.mean_range(RANGE_BARS[-1]) > 0)[:, None, None]  # a flat market stays flat
         return {
-            task: np.exp(terms_NT @ fitted).reshape(span.target_shape(task)) * is_moving_N11
-            for task, fitted in fitted_TX.items()
+            task: np.exp(np.matmul(terms_NT, fitted).swapaxes(0, 1)) * is_moving_N11
+            for task, fitted in fitted_HTC.items()
         }
 
     return forecast
