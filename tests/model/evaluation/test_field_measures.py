@@ -175,3 +175,16 @@ def test_samples_are_whole_blocks_of_neighbouring_windows() -> None:
     np.testing.assert_array_equal(
         counts[:, 0], 100 * sampled_means({0: np.eye(100)[0]}, 7, num_samples=250)[0]
     )
+
+
+def test_the_numbers_that_the_page_on_evaluation_works_out_by_hand_are_right() -> None:
+    actual = np.array([1.2, 1.5, 1.5])
+    forecast = np.array([1.0, 2.0, 1.5])
+    losses = qlike(actual**2, forecast**2)
+    np.testing.assert_allclose(losses, [0.0754, 0.1379, 0.0], atol=5e-5)
+    assert losses.mean() == pytest.approx(0.0711, abs=5e-5)
+    line = mincer_zarnowitz(actual, forecast)
+    assert line is not None
+    assert (line.slope, line.intercept) == pytest.approx((0.3, 0.95))
+    scores = interval_scores(np.array([1.2, 1.5]), np.full(2, 0.8), np.full(2, 1.4), 0.9)
+    np.testing.assert_allclose(scores, [0.6, 2.6])

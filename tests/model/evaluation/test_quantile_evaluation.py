@@ -140,3 +140,17 @@ def test_where_no_interval_has_a_width_all_count(data: SeriesData) -> None:
     forecast = np.repeat(test.actual["ohlc"][:, :, None], len(LEVELS), axis=2)
     errors, _ = measure_quantiles(test, "ohlc", forecast, LEVELS)
     assert (errors.mean_coverage(0), errors.mean_width(0)) == (1.0, 0.0)
+
+
+def test_shares_below_quantiles_and_interval_scores_are_those_of_plain_formulas(data: SeriesData) -> None:
+    span = data.spans["test"]
+    levels = span.profile.quantiles
+    made = made_by("range_paths", data)
+    errors = evaluate_quantiles(data, made).tasks["volatility"].errors["model"]
+    actual = span.actual["volatility"]
+    below = [(actual <= made["volatility"][:, :, place]).mean() for place in range(len(levels))]
+    assert errors.below == pytest.approx(below)
+    low, high = made["volatility"][:, :, 0], made["volatility"][:, :, -1]
+    misses = np.maximum(low - actual, 0) + np.maximum(actual - high, 0)
+    share = levels[-1] - levels[0]
+    assert errors.score[0] == pytest.approx((high - low + 2 / (1 - share) * misses).mean())

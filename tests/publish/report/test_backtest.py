@@ -225,8 +225,8 @@ def quantiles(crps: float, coverage: float) -> QuantileEvaluation:
             pinball=(((crps / 2,),) * 2,) * 3,
             coverage=(((coverage,),) * 2,),
             width=(((1.0,),) * 2,),
-            below=(((0.5,),) * 2,) * 3,
-            score=(((1.0,),) * 2,),
+            below=(0.5,) * 3,
+            score=(1.0,),
         )
 
     evaluated = EvaluatedQuantiles(

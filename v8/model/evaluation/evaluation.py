@@ -221,9 +221,9 @@ class QuantileEvaluation(JsonRecord):
                 yield f"the task {task}"
                 continue
             first = _shape_of(evaluated.errors[MODEL].pinball)
-            num_levels = len(self.levels)
-            lengths = [num_levels, num_intervals, num_intervals, num_levels, num_intervals]
+            lengths = [len(self.levels), num_intervals, num_intervals]
             expected = [(length, *first[1:]) if length else (0,) for length in lengths]
+            expected += [(len(self.levels),), (num_intervals,)]
             for errors in evaluated.errors.values():
                 parts = (errors.pinball, errors.coverage, errors.width, errors.below, errors.score)
                 shapes = [_shape_of(cells) for cells in parts]
@@ -458,7 +458,7 @@ def _fits(test: Significance, evaluation: Evaluation, task: str, baseline: str) 
     return is_same and is_possible and test.num_windows == evaluation.num_windows
 
 
-def _shape_of(cells: metrics.Cells) -> tuple[int, ...]:
+def _shape_of(cells: metrics.Cells | tuple[float, ...]) -> tuple[int, ...]:
     """Return the shape of cells; the empty shape if their rows differ in length."""
     try:
         return np.shape(cells)

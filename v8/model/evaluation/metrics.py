@@ -162,8 +162,12 @@ class QuantileErrors:
         tuple[tuple[Share, ...], ...], ...
     ]  # share of actual values inside each interval, I x H x C
     width: Cells  # mean widths of the intervals in returns, I x H x C, unitless
-    below: tuple[tuple[tuple[Share, ...], ...], ...]  # share of actual values up to each quantile, Q x H x C
-    score: Cells  # mean interval scores (Winkler) in returns, I x H x C, unitless
+    below: tuple[Share, ...]
+    """Share of actual values at or below each quantile, Q, over steps and columns whose intervals have a
+    width: its level, if it is calibrated."""
+    score: tuple[Cell, ...]
+    """Interval score (Winkler) of each interval over all steps and columns, I, in returns: its width plus
+    weighted misses."""
 
     @property
     def crps(self) -> float:
@@ -173,14 +177,6 @@ class QuantileErrors:
     def mean_coverage(self, interval: int) -> float:
         """Return the share of actual values inside an interval, 0 to 1, where the intervals have a width."""
         return self._mean_with_width(self.coverage[interval])
-
-    def mean_below(self, level: int) -> float:
-        """Return the share of actual values at or below a quantile, 0 to 1: its level if it is calibrated."""
-        return self._mean_with_width(self.below[level])
-
-    def mean_score(self, interval: int) -> float:
-        """Return the interval score over all steps and columns, in returns: width plus weighted misses."""
-        return _mean(cell for row in self.score[interval] for cell in row)
 
     def mean_width(self, interval: int) -> float:
         """Return the mean width of an interval over the steps and columns that have one, in returns."""
@@ -278,13 +274,19 @@ def measure_quantiles(
         coverage.append(((low_NHC <= actual_NHC) & (actual_NHC <= high_NHC)).mean(axis=0))
         width.append(in_returns(task, high_NHC - low_NHC, span.last_close).mean(axis=0))
         scores_NHC = interval_scores(actual_NHC, low_NHC, high_NHC, high_level - low_level)
-        score.append(in_returns(task, scores_NHC, span.last_close).mean(axis=0))
+        score.append(float(in_returns(task, scores_NHC, span.last_close).mean()))
+    has_width_HC = np.array(width[0]) >= MIN_WIDTH if width else np.ones((horizon, num_columns), bool)
+    if not has_width_HC.any():
+        has_width_HC[:] = True
+    below = [
+        float((actual_NHC <= quantile_NHC)[:, has_width_HC].mean()) for quantile_NHC in by_level.values()
+    ]
     errors = QuantileErrors(
         pinball=_tuples(losses_QNHC.mean(axis=1)),
         coverage=_tuples(coverage),
         width=_tuples(width),
-        below=_tuples([(actual_NHC <= quantile_NHC).mean(axis=0) for quantile_NHC in by_level.values()]),
-        score=_tuples(score),
+        below=tuple(below),
+        score=tuple(score),
     )
     return errors, 2.0 * losses_QNHC.mean(axis=(0, 2, 3))
 

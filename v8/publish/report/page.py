@@ -47,7 +47,7 @@ from v8.model.evaluation.metrics import StepDirection
 from v8.model.evaluation.price_range import RANGE_SHARE, RangeCoverage
 from v8.model.evaluation.significance import BEATS, LOSES, BaselineComparison, ComparisonResult
 from v8.profile.columns import TASK_OHLC
-from v8.profile.quantile_levels import interval_names
+from v8.profile.quantile_levels import interval_names, percent_of
 from v8.profile.tasks import TASKS
 from v8.publish.report import figures
 from v8.publish.report.candle_chart import candle_chart, has_candle_chart
@@ -465,7 +465,7 @@ def _intervals(evaluated: QuantileEvaluation | None, price_range: RangeCoverage 
             cells = [term(spaced(name)), percent(errors.crps, 4)]
             for place in range(len(names)):
                 cells += [percent(errors.mean_coverage(place)), percent(errors.mean_width(place), 3)]
-                cells.append(percent(errors.mean_score(place), 3))
+                cells.append(percent(errors.score[place], 3))
             test = quantiles.significance.get(name)
             if test:
                 cells += [number(quantiles.relative_error(name)), p_value(test.p_value)]
@@ -481,13 +481,11 @@ def _intervals(evaluated: QuantileEvaluation | None, price_range: RangeCoverage 
 
 def _coverage_by_level(evaluated: QuantileEvaluation) -> Html:
     """Show how many actual values lie at or below each quantile of the model."""
-    header = ["", *(percent(level, 0) for level in evaluated.levels)]
+    header = ["", *(f"{percent_of(level)} %" for level in evaluated.levels)]
     rows = []
     for task, quantiles in evaluated.tasks.items():
         errors = quantiles.errors[MODEL]
-        rows.append(
-            [titled(task), *(percent(errors.mean_below(place)) for place in range(len(evaluated.levels)))]
-        )
+        rows.append([titled(task), *map(percent, errors.below)])
     return shown_table(Table(header, rows, say("Actual values at or below each quantile of the model")))
 
 
