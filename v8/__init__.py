@@ -24,6 +24,7 @@ if _typing.TYPE_CHECKING:  # at run time `__getattr__` imports these
     from v8.api.evaluations import backtest, export, leaderboard
     from v8.api.forecaster import Forecaster, features, load
     from v8.api.runs import Run, plugin, train
+    from v8.api.scores import evaluate
     from v8.api.windows import windows
     from v8.base.errors import V8Error
     from v8.profile.profile import Profile
@@ -34,6 +35,7 @@ __all__ = [
     "Run",
     "V8Error",
     "backtest",
+    "evaluate",
     "export",
     "features",
     "leaderboard",
@@ -49,6 +51,7 @@ _MODULES = {
     "Run": "v8.api.runs",
     "V8Error": "v8.base.errors",
     "backtest": "v8.api.evaluations",
+    "evaluate": "v8.api.scores",
     "export": "v8.api.evaluations",
     "features": "v8.api.forecaster",
     "leaderboard": "v8.api.evaluations",

@@ -26,6 +26,13 @@ FREE = ("model", "candles", "windows_NTF")
 """Arguments that take lists, too, or anything; each has a test of its own below, or elsewhere."""
 
 
+class Forecasts:
+    """What looks like a model."""
+
+    def predict(self, dataset: Any, verbose: int = 0) -> Any:
+        raise AssertionError("no model forecasts before every argument is checked")
+
+
 @pytest.fixture(scope="module")
 def calls(trained_run: Any) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
     """Every function of the API with arguments that it takes."""
@@ -90,6 +97,11 @@ def calls(trained_run: Any) -> dict[str, tuple[Callable[..., Any], dict[str, Any
             v8.windows,
             {**candles, "profile": profile, "series": series, "covariates": None}
             | {"span": "train", "batch_size": None, "seed": None},
+        ),
+        "v8.evaluate": (
+            v8.evaluate,
+            {**candles, "forecasts": Forecasts(), "profile": profile, "series": series, "column": None}
+            | {"covariates": None},
         ),
         "v8.Run": (v8.Run, {"path": trained_run.path}),
         "v8.Run.publish": (run.publish, {"repo": "a/b", "private": False}),

@@ -171,6 +171,22 @@ class Scaling:
             moved = _log_ratio(task, span, actual_WHC, self.volatility_floor)
         return (moved / np.array(constants.scale)).astype(np.float32)
 
+    def unscale_targets(self, span: Span, task: str, scaled_WHC: FloatArray) -> FloatArray:
+        """Return a network's outputs in the unit of the task, (W, H, C): the inverse of `scale_targets`."""
+        constants = self.task(task)
+        naive_WHC = span.naive[task]
+        unit_W11 = None
+        if constants.form is TargetForm.RANGED:
+            unit_W11 = span.unit(task, self.floored_range(span.recent_range))
+        elif constants.form is TargetForm.NAIVE_RATIO:
+            naive_WHC = TASKS[task].floored(np, naive_WHC, naive_WHC, self.volatility_floor)
+        stretched_WHC = scaled_WHC.astype(np.float64) * np.array(constants.scale)
+        center = np.array(constants.center)
+        restored: FloatArray = restore(
+            np, constants.form, stretched_WHC, reference=naive_WHC, unit=unit_W11, center=center
+        )
+        return restored
+
 
 def shape_inputs(xp: Any, transform: Transform, x: Any, *, close: Any, anchor: Any, floor: Any) -> Any:
     """Transform raw columns before they are centred and divided; the published model uses the same code.
