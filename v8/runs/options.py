@@ -231,8 +231,9 @@ class PreparedRun:
     def from_options(cls, options: RunOptions) -> "PreparedRun":
         """Check the options, and turn them into a plan, a source and an engine, before candles are read.
 
-        Trackers and the repository of the Hub are checked later, by `carry_out` of `v8/cli/runs.py`. A series
-        that the source lacks fails when its candles are read; before that only `missing_series` finds it.
+        Trackers and the repository of the Hub are checked later, by `carry_out` of `v8.api.training` and its
+        callers. A series that the source lacks fails when its candles are read; before that only
+        `missing_series` finds it.
 
         Raises:
             V8Error: If one of the options cannot mean anything, or what it names is not there.

@@ -10,8 +10,8 @@ A fleet is prepared series by series, trained as one program, and each member is
 as it ends. An error inside the common program names no member, so the fleet goes on in halves, from its
 checkpoints, until the guilty series is alone; when memory ran out, later fleets stay that small.
 
-`run_isolated` does some work of one series. It returns the result, or None, and how the series ended; every
-error but Ctrl-C is caught and becomes that outcome.
+`run_isolated` (`v8.runs.events`) does some work of one series. It returns the result, or None, and how the
+series ended; every error but Ctrl-C is caught and becomes that outcome.
 """
 
 import gc
@@ -91,11 +91,11 @@ class SeriesPipeline:
             for job in next_jobs:
                 check_interrupt()
                 observer.on_event(SeriesStarted(job.series))
-                series, outcome = self._prepare(job, observer)
-                if series is None:
+                in_progress, outcome = self._prepare(job, observer)
+                if in_progress is None:
                     yield outcome
                 else:
-                    prepared.append(series)
+                    prepared.append(in_progress)
             if prepared:
                 yield from self._train_fleet(prepared, observer)
 

@@ -4,8 +4,6 @@ A network that was trained is calibrated before it is evaluated. With `calibrati
 are mixed with those of simulated paths and of a regression (`v8.model.baselines.ranges`), in shares that the
 validation span decides; where there are quantiles, it also decides how wide they must be. All of this becomes
 part of the published model.
-
-Shape legend: N windows, T lookback, F features.
 """
 
 import math

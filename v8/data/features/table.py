@@ -56,7 +56,7 @@ class FeatureTable:
 
     series: Series
     open_time_s: NDArray[np.int64]  # shape (N,), UTC seconds since the epoch, ascending
-    chunks: dict[str, Chunks]  # columns by name, each as chunks of N rows together
+    chunks: dict[str, Chunks]  # columns by name, each as chunks of all rows (after the warm-up) together
     segment: NDArray[np.int32]  # number of the segment of each row, from 0, shape (N,)
     digest: str  # identifies candles, columns and their definitions; 64 hex digits
 

@@ -255,7 +255,7 @@ def best_baseline(evaluations: Sequence[Evaluation], task: str) -> str:
 def evaluate_windows(
     data: SeriesData, model_forecasts: Mapping[str, AnyFloatArray]
 ) -> tuple[Evaluation, Losses]:
-    """Evaluate a model and every baseline on the test span, see `evaluate_span`.
+    """Evaluate a model and every baseline on the test span.
 
     The errors of baselines on the validation span are noted, too: there the best one is chosen, so that no
     model is compared with a baseline that was picked on the test span. A baseline is fitted once for both.
@@ -266,7 +266,7 @@ def evaluate_windows(
 
 
 def _baseline_errors(span: Span, fitted: Mapping[str, Forecast]) -> dict[str, dict[str, float]]:
-    """Return per task and fitted baseline the mean absolute error on the validation span, in returns."""
+    """Return per task and fitted baseline its mean absolute error on a span, in returns."""
     errors: dict[str, dict[str, float]] = {task: {} for task in TASKS if task in span.profile.tasks}
     for name, forecast in fitted.items():
         forecasts = forecast(span)
