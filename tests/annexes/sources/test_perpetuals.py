@@ -191,16 +191,16 @@ def test_a_table_is_a_file_or_one_of_the_source() -> None:
         Profile.of("frontier").but(covariates=[TABLE.model_dump() | {"file": "Funding.tsv"}])
 
 
+@pytest.mark.nightly
 @pytest.mark.tf
 @pytest.mark.process
 def test_contracts_are_trained_from_the_archive_and_forecast_from_the_present(exchange: ExchangeApi) -> None:
     frontier = Profile.of("frontier")
     features = [*frontier.features, "csv.funding_rate", "BTCUSDT.P.range_20"]
     profile = frontier.but(features=features, covariates=[TABLE.model_dump()])
-    run = v8.train("vision-um", profile, series=[str(BITCOIN), str(SHIBA)], smoke=True, progress=False)
-    assert run.failures == {}
-    assert sorted(run.series) == ["1000SHIBUSDT.P-1h", "BTCUSDT.P-1h"]
-    card = (run.path / str(BITCOIN) / "README.md").read_text("utf-8")
+    run = v8.train("vision-um", profile, series=str(SHIBA), smoke=True, evaluate=False, progress=False)
+    assert (run.failures, list(run.series)) == ({}, ["1000SHIBUSDT.P-1h"])
+    card = (run.path / str(SHIBA) / "README.md").read_text("utf-8")
     assert "`funding`, a table that the source vision-um has" in card
     source = PerpetualLive()
     forecaster = v8.load(run.path, str(SHIBA))
