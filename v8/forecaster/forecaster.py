@@ -541,7 +541,7 @@ class Forecaster:
 
     def _require_recent(self, candles: Candles, max_age_bars: int, now_s: int | None) -> None:
         """Raise a `DataError` if too many bars have closed after the newest candle."""
-        now_s = _present_s(now_s)
+        now_s = int(time.time()) if now_s is None else now_s
         closed_s = int(candles.open_time_s[-1]) + self.series.bar_s
         age_bars = (now_s - closed_s) // self.series.bar_s
         if age_bars > max_age_bars:
@@ -590,13 +590,10 @@ def checked_candles(candles: Candles | RawCandles, series: Series, now_s: int | 
             newest row that has closed cannot be used.
     """
     if not isinstance(candles, Candles):
-        candles = check_candles(candles, series, source=FRAME, now_s=_present_s(now_s))
+        now_s = int(time.time()) if now_s is None else now_s
+        candles = check_candles(candles, series, source=FRAME, now_s=now_s)
         require_one_unit(candles)
     elif candles.series != series:
         raise of_another_series(series, str(candles.series))
     require_newest(candles)
     return candles
-
-
-def _present_s(now_s: int | None) -> int:
-    return int(time.time()) if now_s is None else now_s

@@ -24,8 +24,6 @@ only), `.wrong` (401).
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,22 +31,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from module_file import load_module
 
-
-def _load(name: str) -> Any:
-    # pytest's importlib mode gives test folders no place on sys.path.
-    spec = importlib.util.spec_from_file_location(
-        f"v8_tests_hub_{name}", Path(__file__).with_name(f"{name}.py")
-    )
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-loopback = _load("loopback")
-made_runs = _load("made_runs")
+loopback = load_module(Path(__file__).with_name("loopback.py"))
+made_runs = load_module(Path(__file__).with_name("made_runs.py"))
 
 _LEADERBOARD_PICTURES: dict[str, bytes] = {}
 

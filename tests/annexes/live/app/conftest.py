@@ -6,10 +6,8 @@ within `LOOK_S` the server knows. `browser` is a real headless browser (tests/an
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
-import sys
 import threading
 import time
 import urllib.error
@@ -23,6 +21,7 @@ from typing import Any
 import pytest
 from exchange_api import ExchangeApi
 from made_once import made_once
+from module_file import load_module
 
 from v8.annexes.live.app.charts import ChartReader
 from v8.annexes.live.app.desk import ForecastService
@@ -39,18 +38,6 @@ LOOK_S = 0.2
 NAMES = ("BTCUSDT-15m", "ETHUSDT-1h")
 START_S = 1_735_689_600 - 6 * 3_600 + 420
 """2024-12-31T18:07:00Z, six hours before the demo market ends."""
-
-
-def _load(name: str) -> Any:
-    # pytest's importlib mode gives test folders no place on sys.path.
-    spec = importlib.util.spec_from_file_location(
-        f"v8_tests_app_{name}", Path(__file__).with_name(f"{name}.py")
-    )
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 @dataclass
@@ -198,7 +185,7 @@ def served(serve: Callable[..., AbstractContextManager[Served]]) -> Iterator[Ser
 @pytest.fixture
 def browser(tmp_path: Path) -> Iterator[Any]:
     """Open a browser; see `devtools.Browser`."""
-    module = _load("devtools")
+    module = load_module(Path(__file__).with_name("devtools.py"))
     program = module.find_browser()
     if program is None:
         pytest.skip("no browser: install Chromium or Chrome, or name one in V8_TEST_BROWSER")

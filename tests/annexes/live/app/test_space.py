@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 from exchange_api import ExchangeApi
+from module_file import load_module
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from typer.testing import CliRunner
@@ -34,21 +34,10 @@ PYTHON = os.environ.get("V8_SPACE_PYTHON", sys.executable)
 START_S = 1_735_689_600 - 6 * 3_600 + 420
 
 
-def _loopback() -> Any:
-    spec = importlib.util.spec_from_file_location(
-        "v8_tests_app_loopback", REPOSITORY / "tests" / "publish" / "hub" / "loopback.py"
-    )
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
 def hub(fleet_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A Hub on loopback that holds the fleet as `someone/fleet`."""
-    loopback = _loopback()
+    loopback = load_module(REPOSITORY / "tests" / "publish" / "hub" / "loopback.py")
     with loopback.LoopbackHub() as server, pytest.MonkeyPatch.context() as patch:
         patch.setenv("HF_ENDPOINT", server.url)
         patch.setenv("HF_TOKEN", loopback.WRITE_TOKEN)
