@@ -86,7 +86,7 @@ def test_all_series_of_a_close_are_one_message_of_each_service(
     assert "3 forecasts" in text
     # Close by the naive forecast of the ledger's made-up values, the range, the volatility of the last bar.
     for series in SERIES:
-        assert f"{series}: 113.00, 90 %: 98.500 – 104.25, vol 10900.00 %" in text
+        assert f"{series}: 113.00, 90 %: 98.500 – 104.25, vol 10900.00 %" in text.splitlines()
     assert (receiver.most_together > 1, outbox._rows("SELECT * FROM messages")) == (True, [])
 
 

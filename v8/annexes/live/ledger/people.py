@@ -77,6 +77,9 @@ class PeopleReceiver:
             got = f"another address that begins with {scheme}://"
             fix = "See https://github.com/caronc/apprise for the services and their addresses"
             raise ProfileError(where="param:post", rule=rule, got=got, fix=fix)
+        # As it is: no service may take a price or a name for markup, or join the lines.
+        self._plain = apprise.NotifyFormat.TEXT
+        self._service.notify_format = self._plain
         if self._service.password:
             keep_secret(self._service.password)
         self.url = url
@@ -91,7 +94,7 @@ class PeopleReceiver:
         most_letters = min(self._service.body_maxlen, _LONGEST_TEXT) - _RESERVED_LETTERS
         title, body = text_of([json.loads(message.body) for message in messages], most_letters)
         self._log.text = ""
-        if not self._service.notify(body=body, title=title):
+        if not self._service.notify(body=body, title=title, body_format=self._plain):
             reason = without_secrets(self._log.text) or "no answer"
             raise TransientError(f"not taken: {reason}")
 

@@ -22,7 +22,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from v8.base import storage
-from v8.base.errors import DataError
+from v8.base.errors import DataError, UnknownSeriesError
 from v8.data.market.candles import Candles, none_until, require_num_bars
 from v8.data.market.checks import check_candles
 from v8.data.market.series import DAY_S, Series
@@ -196,9 +196,14 @@ class LiveSource:
 
     def _requests(self, series: Sequence[Series], num_bars: int) -> list[CandleRequest | DataError]:
         """Return a request for each series, or the reason why the exchange cannot have it."""
-        self.now_s()  # if the exchange does not answer at all, the error is raised here
         requests: list[CandleRequest | DataError] = []
         for name in series:
+            try:
+                self.market.require_listed(name, self.name)
+            except UnknownSeriesError as error:
+                requests.append(error)
+                continue
+            self.now_s()  # if the exchange does not answer at all, the error is raised here
             try:
                 requests.append(self._request(name, num_bars, None))
             except DataError as error:
