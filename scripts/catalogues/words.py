@@ -153,6 +153,7 @@ WRITTEN: Final = (
     Words("v8/annexes/comparison/page.py", TITLE, ("Profile",)),
     Words("v8/annexes/trading/page.py", TITLE, ("rule, unit", "best alternative", "its gain", "its score")),
     Words("v8/annexes/trading/page.py", TITLE, ("no forecast", "perfect foresight", "p, corrected")),
+    Words("v8/annexes/trading/page.py", TITLE, ("rule", "unit")),
     Words("v8/annexes/trading/page.py", "What is counted; its number comes before it.", ("day",)),
     Words("v8/annexes/trading/page.py", TITLE, ("model − best alternative, 95 %",)),
     Words(
