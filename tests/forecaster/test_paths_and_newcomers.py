@@ -185,7 +185,7 @@ def test_quantiles_are_taken_in_the_order_of_the_paths() -> None:
 
 @pytest.mark.nightly
 @pytest.mark.tf
-def test_a_modelwithout_paths_refuses_and_says_which_have_them(trained_run: Any) -> None:
+def test_a_model_without_paths_refuses_and_says_which_have_them(trained_run: Any) -> None:
     forecaster = v8.load(trained_run.folder)
     told = r"paths need `calibration: ensemble`, family `range_paths` or quantiles trained after 1.0.0; got a"
     with pytest.raises(DataError, match=told):

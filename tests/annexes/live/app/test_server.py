@@ -127,7 +127,7 @@ def test_another_model_is_taken_up_and_a_broken_one_leaves_the_old(
 
 
 @pytest.mark.tf
-def test_an_exchange_in_trouble_is_toldwithout_paths_and_asked_again_later(
+def test_an_exchange_in_trouble_is_told_without_paths_and_asked_again_later(
     serve: Callable[..., AbstractContextManager[Any]],
 ) -> None:
     with serve() as page:
