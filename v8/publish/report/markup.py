@@ -138,7 +138,10 @@ _COLOURS: Final = f"""
 @media (prefers-color-scheme: dark) {{ :root {{ {_variables(DARK)} }} }}
 """
 
-STYLE: Final = Html(_COLOURS + packaged("v8.publish.report", "page.css"))
+_TASKS: Final = "".join(f".task-{name} {{ --task: var(--{name}); }}\n" for name in LIGHT)
+"""The colour of a card's title, by a class."""
+
+STYLE: Final = Html(_COLOURS + packaged("v8.publish.report", "page.css") + _TASKS)
 """Light and dark, wide and narrow."""
 
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:"
