@@ -147,7 +147,7 @@ def test_an_error_in_another_process_names_arguments_and_not_flags(
         ),
         (lambda: v8.load("runs/fronteir"), r"got no such folder\. Did you mean runs/frontier\."),
         (lambda: v8.Run("frontier"), r"got no such folder\. Did you mean runs/frontier\."),
-        (lambda: v8.backtest("demo", column="cloze"), "column=: is one of open, .* Did you mean close"),
+        (lambda: v8.backtest("demo", column="cloze"), "column=: is one of bar_range, .* Did you mean close"),
         (lambda: v8.search("demo", "alignd"), "profile= alignd: a shipped profile is one of .* mean aligned"),
         (lambda: v8.compare("frontier"), "v8.compare, profiles=: is a list"),
     ],
