@@ -42,9 +42,9 @@ QUANTILE_NOTE: Final = (
 
 NOTE: Final = (
     "Medians over series of the mean absolute error, in returns, relative to the naive forecast's. The best "
-    "baseline of a task was chosen once, on validation spans of the archive (configs/references.yaml), so "
-    "that it is the same in every back-test. p: probability of such a difference from it if both were "
-    "equally good (Diebold-Mariano on the closes that all series share, Benjamini-Hochberg over the table); "
+    "baseline of a task was chosen once, on validation spans of the archive, so that it is the same in every "
+    "back-test. p: probability of such a difference from it if both were equally good (Diebold-Mariano on "
+    "the closes that all series share, Benjamini-Hochberg over the table); "
     f"from {ALPHA:g} on the difference is not significant. Smaller: series and folds in which the model's "
     "error is the smaller one, significantly or not."
 )
