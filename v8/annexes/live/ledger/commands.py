@@ -41,7 +41,7 @@ def forecast(
     Examples:
         v8 forecast runs/frontier --every
         v8 forecast runs/frontier --every --post https://you.example/v8
-        v8 forecast runs/frontier --post tgram://TOKEN/ID --alert 'range>5'
+        v8 forecast runs/frontier --post tgram://BOT/ID --alert 'range>5'
         v8 forecast --repo you/models --series BTCUSDT-15m
     """
     place = cli.one_place("forecast", cli.maybe_run(run_argument, run), repo)
