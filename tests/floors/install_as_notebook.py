@@ -18,6 +18,8 @@ def install(folder: str) -> None:
     notebook = json.loads((REPOSITORY / "scripts" / "notebook.ipynb").read_text("utf-8"))
     (cell,) = [one for one in notebook["cells"] if "install" in one["metadata"].get("tags", ())]
     os.chdir(folder)
+    # An editable installation is a line in a file of paths, which a process reads only when it starts.
+    sys.path.append(str(REPOSITORY))
     exec("".join(cell["source"]), {"V8_FROM": f"--editable={REPOSITORY}"})
 
 
