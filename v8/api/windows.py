@@ -62,8 +62,8 @@ def windows(
     >>> import v8
     >>> train = v8.windows(candles, "frontier")
     >>> window, targets = train.element_spec
-    >>> window.shape.as_list(), {task: each.shape.as_list() for task, each in targets.items()}
-    ([None, 20, 48], {'ohlc': [None, 10, 4], 'bands': [None, 10, 2], 'volatility': [None, 10, 1]})
+    >>> window.shape.as_list(), {task: each.shape[-1] for task, each in targets.items()}
+    ([None, 20, 48], {'range': 2, 'ohlc': 4, 'bands': 2, 'volatility': 1})
     """
     if span not in SPANS:
         rule = f"is one of {', '.join(SPANS)}"
