@@ -124,7 +124,7 @@ def test_an_extra_that_is_none_is_refused(
     stand_in(tmp_path / "venv" / "bin" / "python")
     process = call("v8", bare_path, tmp_path / "venv", "install", *words)
     assert process.returncode == 2
-    assert "app, baselines, ccxt, docs," in process.stderr
+    assert "app, arch, baselines, ccxt, docs," in process.stderr
     assert f"; got {got}. " in process.stderr
     assert not (tmp_path / "asked").exists()
 

@@ -49,11 +49,11 @@ def gpus_without_code() -> tuple[str, ...]:
     is_tensorflow = os.environ.get("KERAS_BACKEND", "tensorflow") == "tensorflow"
     if not is_tensorflow or visible in {"", "-1"}:
         return ()
-    capabilities = _capabilities_of_tensorflow()
-    if not capabilities or max(capabilities) >= FIRST_MISSING:
-        return ()
     rows = ask_smi(_FIELDS)
     if isinstance(rows, str):
+        return ()
+    capabilities = _capabilities_of_tensorflow()
+    if not capabilities or max(capabilities) >= FIRST_MISSING:
         return ()
     names = [name.strip() for name in (visible or "").split(",")]
     # CUDA numbers GPUs in another order than the driver: a number says nothing about which one is meant.
