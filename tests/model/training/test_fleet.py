@@ -27,7 +27,7 @@ TRAINING = {
     "early_stopping_patience_epochs": 2,
     "reduce_lr_patience_epochs": 1,
 }
-NAMES = (("BTCUSDT-15m", 698), ("ETHUSDT-15m", 630), ("XRPUSDT-1h", 575))
+NAMES = (("BTCUSDT-15m", 698), ("ETHUSDT-15m", 630), ("XRPUSDT-1h", 560))
 
 
 class Windows(keras.utils.PyDataset):  # type: ignore[misc]
