@@ -373,7 +373,7 @@ def test_age_is_counted_in_candles_behind_the_newest_try(copied: Drilled) -> Non
 def test_a_model_decays_when_it_errs_more_than_its_test_span_promised(copied: Drilled) -> None:
     is_stale, why = looked(copied, StalenessRule("decay"))  # its weights are hurt, its evaluation is not
     assert is_stale
-    assert "times scaled" in why and "over 248 forecasts" in why
+    assert "times range_paths" in why and "over 248 forecasts" in why
     shutil.copytree(challenger_of(copied), copied.run / BTC, dirs_exist_ok=True)
     candles = json.loads((copied.run / BTC / "metadata.json").read_text())["candles"]
     change(copied.run / BTC, candles=candles | {"last_open": "2025-01-01T23:45:00+00:00"})
