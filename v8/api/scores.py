@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from v8.api.arguments import in_python
 from v8.api.forecaster import joined_candles
-from v8.api.windows import windows
+from v8.api.windows import span_dataset
 from v8.base.arrays import FloatArray
 from v8.base.errors import ArgumentError, listed
 from v8.base.starting import quiet_start
@@ -110,8 +110,7 @@ def evaluate(
         if isinstance(one, pd.DataFrame):
             methods |= _of_frame(one, data.spans["test"], targets[0].name, series)
         else:
-            dataset = windows(candles, loaded, span="test", series=series, covariates=covariates)
-            methods[name] = _of_model(one, dataset, data, targets)
+            methods[name] = _of_model(one, span_dataset(data, "test"), data, targets)
     return _scores(methods, data, targets)
 
 

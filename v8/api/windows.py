@@ -14,7 +14,7 @@ from v8.data.features.table import compute_table
 from v8.data.market.candles import Candles
 from v8.data.market.frames import RawCandles
 from v8.data.windows.batches import FleetWindows, gathered
-from v8.data.windows.dataset import SPANS, prepare_series, table_columns
+from v8.data.windows.dataset import SPANS, SeriesData, prepare_series, table_columns
 from v8.profile.profile import Profile, load_profile
 
 if TYPE_CHECKING:
@@ -71,7 +71,14 @@ def windows(
         raise ArgumentError(where="v8.windows, span=", rule=rule, got=repr(span)[:60], fix=fix)
     loaded = profile if isinstance(profile, Profile) else load_profile(str(profile))
     table = compute_table(joined_candles(candles, loaded, series, covariates), table_columns(loaded))
-    fleet = FleetWindows([prepare_series(table, loaded)])
+    return span_dataset(prepare_series(table, loaded), span, batch_size=batch_size, seed=seed)
+
+
+def span_dataset(
+    data: SeriesData, span: str, *, batch_size: int | None = None, seed: int | None = None
+) -> "tf.data.Dataset":
+    """Return the windows and targets of a span as `windows` does; it says what `batch_size` and `seed` do."""
+    fleet = FleetWindows([data])
     indices = fleet.span_indices(span, 1)[:, 0, 0]
     with quiet_start():
         import tensorflow as tf  # noqa: PLC0415 - seconds of start-up, paid only by those who train
@@ -88,7 +95,7 @@ def windows(
     if span == "train":
         first_seed = DEFAULT_SEED if seed is None else seed
         dataset = dataset.shuffle(len(indices), seed=first_seed, reshuffle_each_iteration=True)
-    size = batch_size or loaded.training.batch_size
+    size = batch_size or data.profile.training.batch_size
     # AutoGraph has nothing to convert here, and would leave compiled files in the temporary folder.
     cut_unconverted = tf.autograph.experimental.do_not_convert(cut)
     return dataset.batch(size).map(cut_unconverted).prefetch(tf.data.AUTOTUNE)
