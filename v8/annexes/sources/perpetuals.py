@@ -48,7 +48,8 @@ from v8.data.market.sources.vision import VisionSource
 FUNDING: Final = "funding"  # name of the table
 TIME: Final = "time"
 FUNDING_RATE: Final = "funding_rate"
-_ARCHIVED_COLUMNS: Final = {"calc_time": TIME, "last_funding_rate": FUNDING_RATE}
+_ARCHIVED_TIME: Final = "calc_time"
+_ARCHIVED_RATE: Final = "last_funding_rate"
 _MOST_RATE: Final = 1.0  # the exchange limits a rate to a few percent of the position
 _MOST_ROWS: Final = 1_000  # rates of one response, a limit of the exchange
 _LONGEST_INTERVAL_S: Final = DAY_S  # rates before the first candle are valid at its close; 8 h is usual
@@ -163,14 +164,14 @@ class _FundingZips(ArchiveZips):
             frame = pd.read_csv(io.BytesIO(text))
         except ValueError as error:  # pandas' errors are ValueErrors
             raise foreign_file(location, "must be a CSV", shown(error)) from error
-        if not set(_ARCHIVED_COLUMNS) <= set(frame.columns) or frame.empty:
-            rule = f"must have the columns {', '.join(_ARCHIVED_COLUMNS)}, and a row"
+        if not {_ARCHIVED_TIME, _ARCHIVED_RATE} <= set(frame.columns) or frame.empty:
+            rule = f"must have the columns {_ARCHIVED_TIME}, {_ARCHIVED_RATE}, and a row"
             raise foreign_file(location, rule, f"{len(frame)} rows of {shown(list(frame.columns))}")
-        times = read_open_times(frame["calc_time"])
+        times = read_open_times(frame[_ARCHIVED_TIME])
         if not times.is_readable.all():
             raise foreign_file(location, "every row has a time since the epoch", "one without")
         require_within(times.open_us // US_PER_S, period, location)
-        rates = pd.to_numeric(frame["last_funding_rate"], errors="coerce")
+        rates = pd.to_numeric(frame[_ARCHIVED_RATE], errors="coerce")
         rows = pd.DataFrame({TIME: times.open_us // 1_000, FUNDING_RATE: rates})
         return rows.sort_values(TIME, ignore_index=True)
 
