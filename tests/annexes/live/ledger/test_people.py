@@ -23,6 +23,7 @@ from v8.annexes.live.ledger.people import PeopleReceiver, text_of
 from v8.annexes.live.ledger.posting import Outbox, Wishes, send_messages
 from v8.annexes.live.ledger.receiver import open_receiver
 from v8.annexes.live.limits import Limit
+from v8.base import safe_text
 from v8.base.errors import ArtifactError, ProfileError, PublishError
 from v8.base.http_client import RetryPolicy
 from v8.base.safe_text import without_secrets
@@ -40,6 +41,12 @@ TWO_PRICES = PriceRange(98.5, 104.25)
 def no_model(series: str) -> Any:
     """No model is there, so that none is tested for decay."""
     raise ArtifactError(where=series, rule="must be there", got="none", fix="Train it")
+
+
+@pytest.fixture(autouse=True)
+def _kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The secrets of these addresses are those of this module's tests alone."""
+    monkeypatch.setattr(safe_text, "_kept", {})
 
 
 @pytest.fixture
@@ -118,6 +125,7 @@ def test_a_refusal_names_the_service_and_no_token(
     for secret in (TOKEN, TOKEN.partition(":")[2], TELEGRAM):
         assert secret not in printed
         assert secret not in without_secrets(f"at {secret} it")
+    assert without_secrets("a volume of 123456789") == "a volume of 123456789"  # a bot's number is no secret
     service.status = 200
     send_messages(ledger.path, PLACE, receiver, HASTY)
     assert len(service.taken) == 1

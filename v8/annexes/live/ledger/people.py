@@ -30,7 +30,7 @@ MOST_TOGETHER: Final = 1_000
 """Events of one message; of those that no line is left for, the number is said."""
 _RESERVED_LETTERS: Final = 200  # of a text, for its title and for the last line
 _LEAST_TOKEN: Final = 8  # letters of a part of an address that may be a token
-_LEAST_WITHOUT_DIGIT: Final = 16
+_LEAST_OF_ONE_KIND: Final = 16  # of a part of letters alone, or of digits alone
 _LONGEST_TEXT: Final = 30_000
 _PRICE_DIGITS: Final = 5
 _FORECASTS: Final = ("forecast.issued", "forecast.late")
@@ -104,9 +104,14 @@ def _keep_secrets(url: str, server: str) -> None:
     keep_secret(url)
     for part in re.split(r"[/:@?&=#]+", url):
         for text in (part, unquote(part)):
-            is_long = len(text) >= (_LEAST_TOKEN if re.search(r"\d", text) else _LEAST_WITHOUT_DIGIT)
-            if is_long and text != server:
+            if len(text) >= _least_letters(text) and text != server:
                 keep_secret(text)
+
+
+def _least_letters(text: str) -> int:
+    """Return from how many letters on a text may be a token: numbers of chats and words are no secrets."""
+    has_digits = re.search(r"\d", text)
+    return _LEAST_TOKEN if has_digits and not text.lstrip("-").isdigit() else _LEAST_OF_ONE_KIND
 
 
 def text_of(events: Sequence[Mapping[str, Any]], most_letters: int) -> tuple[str, str]:
