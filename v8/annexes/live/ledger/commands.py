@@ -55,22 +55,27 @@ def forecast(
             fix = "Name the receiver with --post URL"
             raise ProfileError(where=flag, rule=rule, got="no --post", fix=fix)
 
+    receiver = None
+    if post:  # before anything is opened
+        from v8.annexes.live.ledger.receiver import open_receiver
+
+        receiver = open_receiver(post)
+
+    from v8.annexes.live.limits import Limit
+
+    limits = tuple(Limit.parse(text) for text in alert or ())
+
     if not cli.open_candles(source, data_dir, tables, cli.opening(place, runtime)).is_publishable:
         got = "a simulated market, which has none"
         raise ProfileError(
             where=f"--source {source}", rule="a ledger is about the future", got=got, fix="Use --source live"
         )
 
-    from v8.annexes.live.ledger.posting import Wishes
-    from v8.annexes.live.ledger.receiver import open_receiver
-    from v8.annexes.live.limits import Limit
-
-    wishes = Wishes(tuple(Limit.parse(text) for text in alert or ()), has_forecasts=not alerts_only)
-    receiver = open_receiver(post) if post else None
-
     from v8.annexes.live.ledger.forecasting import forecast_into_ledger
+    from v8.annexes.live.ledger.posting import Wishes
     from v8.annexes.live.ledger.watching import ServingModels
 
+    wishes = Wishes(limits, has_forecasts=not alerts_only)
     find_models = partial(ServingModels, place, names, revision=revision, is_offline=offline, runtime=runtime)
     open_source = partial(cli.open_candles, source, data_dir)
     exit_code = forecast_into_ledger(
