@@ -16,7 +16,7 @@ import yaml
 
 from v8.api.arguments import PublicNames, argument_kind, checked_argument, in_python, unknown_argument
 from v8.api.forecaster import Forecaster, publish_folder, sureness, tidy
-from v8.api.training_in_child import train as train_in_child
+from v8.api.training import train as train_in_child
 from v8.base.capability import replacement_notice
 from v8.base.child import run_in_child
 from v8.base.errors import ArtifactError, ProfileError, listed, shown

@@ -17,7 +17,7 @@ from v8.annexes.live.app.answers import RequestError, public_error_json, without
 from v8.api.arguments import checked_argument
 from v8.api.backtests import BacktestRequest, backtest_for_python
 from v8.api.evaluations import leaderboard
-from v8.api.training_in_child import train as train_in_child
+from v8.api.training import train as train_in_child
 from v8.base.child import run_in_child
 from v8.base.errors import PARTS, V8Error
 from v8.base.hardware import process_variables

@@ -1,15 +1,24 @@
-"""The options of a search, for the command line and Python: checked, and turned into what is carried out."""
+"""The options of a search, for the command line and Python: checked, and turned into what is carried out.
 
+The values that it tries are ranges and choices of a profile's keys, as the user wrote them.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import Field
 
+from v8.base.errors import ProfileError
 from v8.base.invocation import command
 from v8.base.options import Flag, Options
+from v8.base.records import Settings, checked, under_key
 from v8.base.registry import require_package
+from v8.base.yaml_file import read_yaml
 from v8.data.market.sources.source import open_source
-from v8.profile.profile import config_path, load_profile, profile_names
+from v8.profile.profile import Profile, config_path, key_places, load_profile, profile_names
 from v8.runs import options as run_options
 from v8.runs.backtest_options import FoldBars, HistoryBars, NumFolds
 from v8.runs.options import chosen_series, require_covariate_files, served_series
@@ -68,8 +77,7 @@ def prepare_search(options: SearchOptions, continuing: str, display: "RunObserve
     require_covariate_files([profile], options.tables)
     series = requested or served_series(source)
 
-    from v8.annexes.search.ranges import read_ranges  # noqa: PLC0415 - after what is refused in a moment
-    from v8.annexes.search.search import Search  # noqa: PLC0415
+    from v8.annexes.search.search import Search  # noqa: PLC0415 - after what is refused in a moment
     from v8.api.backtests import fold_observer  # noqa: PLC0415
     from v8.runs.backtest import Backtest  # noqa: PLC0415
     from v8.runs.engines import choose_engine  # noqa: PLC0415
@@ -96,3 +104,86 @@ def prepare_search(options: SearchOptions, continuing: str, display: "RunObserve
         observer=fold_observer(display),
         is_redone=options.redo,
     )
+
+
+FIXED: Final = "name description newest_bars features covariates lookback_bars horizon_bars split tasks seed"
+"""Keys that are not searched: other values would change what is evaluated, or let chance choose (seed)."""
+
+MAX_STEPS: Final = 1_000_000
+"""Of one range, unitless. Optuna divides by a step with 28 digits; no search makes nearly as many trials."""
+
+
+class Range(Settings):
+    """The values that are tried for a key of a profile: numbers from `low` to `high`, or one of `choices`."""
+
+    low: int | float | None = None
+    """Smallest number."""
+    high: int | float | None = None
+    """Largest number."""
+    log: bool = False
+    """Whether equal factors count as equal steps."""
+    step: int | float | None = Field(default=None, gt=0)
+    """From one number to the next; without it whole numbers follow each other, and others lie anywhere."""
+    choices: list[Any] = Field(default=[])
+    """Values without an order, instead of all these keys."""
+
+    def faults(self) -> Iterator[str]:
+        """Yield which keys contradict each other."""
+        if self.choices and self.model_fields_set != {"choices"}:
+            yield "choices stand without low, high, log and step"
+        elif not self.choices and (self.low is None or self.high is None or self.low >= self.high):
+            yield "needs a low below a high, or choices"
+        elif self.log and ((self.low or 0) <= 0 or self.step):
+            yield "log needs a low above 0, and no step"
+        elif self.step is not None and not self._has_whole_steps():
+            yield f"step must lead from low to high in 1 to {MAX_STEPS:,} whole steps"
+
+    def _has_whole_steps(self) -> bool:
+        """Divide the numbers as decimals, as they are written: as floats .1 and .5 are not .4 apart."""
+        low, high, step = (Fraction(str(number)) for number in (self.low, self.high, self.step))
+        num_steps = (high - low) / step
+        return num_steps.denominator == 1 and num_steps <= MAX_STEPS
+
+    def examples(self) -> list[Any]:
+        """List values that may be drawn: a profile that accepts these accepts all."""
+        if self.choices:
+            return self.choices
+        if self.step:
+            return [self.low, (self.low or 0) + self.step, self.high]
+        return [self.low, self.high]
+
+
+Ranges = Mapping[str, Range]  # by the key of a profile
+
+
+def read_ranges(file: Path, profile: Profile) -> Ranges:
+    """Read the values that a search tries for the keys of a profile.
+
+    Raises:
+        ProfileError: If a key is not one of a profile, must not be searched, or cannot have such values.
+    """
+    kind = Annotated[dict[str, Range], Field(min_length=1)]
+    fix = "Write it like configs/search/frontier.yaml, or name another file with param:ranges"
+    ranges: Ranges = checked(kind, read_yaml(file, fix), where=str(file), fix=fix, refusal=ProfileError)
+    for key, value_range in ranges.items():
+        location = under_key(str(file), key)
+        top_key, _, _ = key_places().get(key, key).partition(".")
+        if top_key in FIXED.split():
+            rule = (
+                f"no search changes {', '.join(FIXED.split())}: all trials are evaluated on the same windows"
+            )
+            raise ProfileError(where=location, rule=rule, got=key, fix="Take it out")
+        for value in value_range.examples():
+            try:
+                profile.but(**{key: value})
+            except ProfileError as error:
+                raise ProfileError(where=location, rule=error.rule, got=error.got, fix=error.fix) from error
+    return ranges
+
+
+def changed(profile: Profile, ranges: Ranges, drawn: Mapping[str, Any]) -> Profile:
+    """Return a profile with drawn values; `ProfileError` if they do not fit together."""
+    values = {}
+    for key, value_range in ranges.items():
+        values[key] = json.loads(drawn[key]) if value_range.choices else drawn[key]
+    return profile.but(**values)

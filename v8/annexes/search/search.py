@@ -30,7 +30,7 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from v8.annexes.search.ranges import Ranges, changed
+from v8.annexes.search.options import Ranges, changed
 from v8.annexes.search.trial_record import RECORD_FILE, Trial, TrialRecord, set_aside
 from v8.base.errors import ArtifactError, DataError, ProfileError, SeriesError, listed
 from v8.base.interruption import set_exit_message
