@@ -27,9 +27,8 @@ from v8.model.training.trainer import FleetMember, Trainer
 from v8.profile.profile import Profile
 from v8.runs.events import SeriesOutcome
 from v8.runs.jobs import DeviceSettings, Job
-from v8.runs.local import InProcessEngine
+from v8.runs.local import InProcessEngine, SeriesPipeline
 from v8.runs.observers import EventCallback, RunObserver
-from v8.runs.pipeline import SeriesPipeline
 from v8.runs.stages import CHECKPOINT, calibrate
 
 pytestmark = pytest.mark.tf
@@ -136,7 +135,7 @@ def test_a_worker_of_ray_makes_shard_after_shard_in_one_pipeline(
     monkeypatch.setenv("V8_HOME", str(made.first.parent / "caches"))
     profile = read_metadata(made.first).trained_profile
     trainers = []
-    monkeypatch.setattr("v8.runs.pipeline.Trainer", lambda *_, **__: trainers.append(0) or Trainer(*_, **__))
+    monkeypatch.setattr("v8.runs.local.Trainer", lambda *_, **__: trainers.append(0) or Trainer(*_, **__))
     wanted = cluster._environment()
     with cluster._marker_file(tmp_path) as sign, ExitStack() as end_of_worker:
         monkeypatch.setattr(cluster, "_until_exit", end_of_worker)

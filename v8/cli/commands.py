@@ -6,7 +6,7 @@ These modules are imported inside the commands, so that `--help` and usage error
 import re
 from functools import partial
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
 from typer import Argument, Exit, Option, echo
 
@@ -60,11 +60,6 @@ def run(
     continuing = command("run", *options.words(), *cli.language_words(lang))
     prepared = PreparedRun.from_options(options.model_copy(update={"command": continuing}))
     cli.settle_process(options.device)  # after what is refused in a moment
-    _start_run(prepared, dry_run=dry_run, opens=opens)
-
-
-def _start_run(prepared: PreparedRun, *, dry_run: bool, opens: bool) -> NoReturn:
-    """Carry out a run whose options are checked, or print its plan, and leave with its exit code."""
     echo(f"{'Planning' if dry_run else 'Preparing'} a run of {prepared.plan.profile.name}.")
 
     from v8.cli.runs import preview, run_and_print  # after the line above: importing these takes seconds

@@ -99,10 +99,9 @@ def language_words(lang: Language | None) -> list[str]:
     return ["--lang", lang] if lang else []
 
 
-def this_command(without: str | None = None) -> str:
-    """Return the command line of this process, ready to be pasted, without one flag that takes no value."""
-    words = [word for word in sys.argv[1:] if word != without]
-    return command(*words)
+def this_command() -> str:
+    """Return the command line of this process, ready to be pasted."""
+    return command(*sys.argv[1:])
 
 
 def some_series(sentence: str) -> Any:

@@ -370,7 +370,7 @@ class MetadataDraft:
     """What `metadata.json` will say of a new model: all but the digest of the model file.
 
     It is written by the types that `Metadata` is read by, and whoever saves it reads it again first
-    (`v8.forecaster.series_artifact.save_description`): what is written must be what reading accepts.
+    (`v8.forecaster.series_artifact.complete_artifact`): what is written must be what reading accepts.
     """
 
     created_at: str  # ISO 8601 in UTC

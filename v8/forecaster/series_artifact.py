@@ -232,7 +232,7 @@ def _is_consistent(sample: ForecastSample) -> bool:
         return False
 
 
-def save_description(
+def complete_artifact(
     folder: Path, metadata: Mapping[str, Any], history: Sequence[EpochRecord], sample: ForecastSample
 ) -> None:
     """Complete an artefact whose model file is already written: history, sample, README, then metadata.

@@ -77,17 +77,17 @@ def run(
         # The folder is held from here on: what another process has finished since planning is not done again.
         current = plan.as_of(folder.record.series)
         with (
-            # The way of an event: engine -> estimate and recorder (`train_jobs`) -> each note once ->
+            # The way of an event: engine -> estimate and recorder (`train_jobs`) -> deduplicator of notes ->
             # `observer`, which is display, trackers and report. Observers may call `save_record`, which
             # writes run.json.
-            observed(observer, current, source.name, folder.save_record) as each_note_once,
-            warnings_as_notes(each_note_once),
+            observed(observer, current, source.name, folder.save_record) as deduplicator,
+            warnings_as_notes(deduplicator),
             with_variables(engine.variables),
         ):
             for note in drop_notes:
-                each_note_once.on_event(note)
-            summary = execute(current, folder, source, engine, each_note_once)
-            each_note_once.on_finished(summary)
+                deduplicator.on_event(note)
+            summary = execute(current, folder, source, engine, deduplicator)
+            deduplicator.on_finished(summary)
     return summary
 
 
@@ -215,7 +215,7 @@ def make_jobs(
             is_evaluated=plan.is_evaluated,
             has_importance=plan.has_importance,
             has_onnx=plan.has_onnx,
-            start=plan.starts.get(checked.candles.series),
+            initial_model=plan.initial_models.get(checked.candles.series),
         )
         for checked in ready
     ]

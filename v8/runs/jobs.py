@@ -40,8 +40,8 @@ class Job:
     has_importance: bool = False  # whether to measure the importance of each kind of inputs
     has_onnx: bool = False  # whether to write `model.onnx`, too
     dataset: str | None = None  # dataset of the Hub that the candles came from, `user/name`
-    start: Path | None = None
-    """Folder of the model whose weights training begins from; None draws them."""
+    initial_model: Path | None = None
+    """Folder of the model from whose weights training starts; None draws them at random."""
 
     @property
     def series(self) -> Series:

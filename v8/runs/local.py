@@ -1,22 +1,199 @@
-"""Trains series in this process.
+"""Trains series in this process: from candles to the artefact of each series, fleet after fleet.
 
-`LocalEngine` (`v8.runs.engines`) hands its jobs to the engine below where one process is enough. The
+    features -> windows -> train (a fleet of series, one program) -> evaluate -> save      (`v8.runs.stages`)
+
+A fleet is the series whose networks are stacked and trained as one compiled program. It is prepared series by
+series, and each member is evaluated and saved as soon as it ends. An error inside the common program names no
+member, so the fleet goes on in halves, from its checkpoints, until the guilty series is alone; when memory
+ran out, later fleets stay that small.
+
+The compiled program, the feature store and TensorFlow itself are set up once a pipeline, not once a series.
+`run_isolated` (`v8.runs.events`) does some work of one series. It returns the result, or None, and how the
+series ended; every error but Ctrl-C is caught and becomes that outcome.
+
+`LocalEngine` (`v8.runs.engines`) hands its jobs to `InProcessEngine` where one process is enough. The
 processes of `v8.runs.workers` and those of other engines use it, too, each for its own jobs.
 """
 
+import gc
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Final
 
+from v8.base.errors import ArtifactError, listed
 from v8.base.hardware import has_gpu
 from v8.base.interruption import deferred_interrupts
 from v8.base.resources import resource_scope
 from v8.data.features.store import FeatureStore
+from v8.forecaster.forecaster import Forecaster
+from v8.forecaster.metadata import MODEL_FILE
+from v8.forecaster.shared_models import SharedModels
+from v8.model.training.formula import FormulaTrainer
 from v8.model.training.probe import measured_fleet_size
+from v8.model.training.trainer import InitialWeights, Trainer
 from v8.profile.profile import Profile
-from v8.runs.events import SeriesOutcome
-from v8.runs.jobs import Engine, Job
+from v8.runs.events import Note, SeriesOutcome, SeriesStarted, run_isolated
+from v8.runs.jobs import DeviceSettings, Engine, Job
 from v8.runs.observers import RunObserver
-from v8.runs.pipeline import SeriesPipeline, TrainerFactory
+from v8.runs.stages import AnyTrainer, SeriesInProgress
+
+_FULL_MEMORY: Final = re.compile(r"resource_?exhausted|out of memory|oom when|memoryerror", re.IGNORECASE)
+"""What TensorFlow, XLA, JAX and Python say when memory is full."""
+TrainerFactory = Callable[..., AnyTrainer]
+"""Makes another trainer in place of `Trainer` and `FormulaTrainer`, with the same parameters."""
+
+
+class SeriesPipeline:
+    """Makes the artefacts of one profile's series with one trainer, whose programs are compiled once.
+
+    Args:
+        profile: What all jobs train.
+        device_settings: The same for all jobs.
+        trainer_factory: Makes the trainer, again when memory ran out; None for the one of the profile.
+        store: Where features are kept; None for the user's own store.
+    """
+
+    def __init__(
+        self,
+        profile: Profile,
+        device_settings: DeviceSettings,
+        *,
+        trainer_factory: TrainerFactory | None = None,
+        store: FeatureStore | None = None,
+    ) -> None:
+        self._profile = profile
+        self._device_settings = device_settings
+        self._trainer_factory = trainer_factory
+        self._store = store or FeatureStore()
+        self._models = SharedModels()
+        self._fleet_size = 1
+        self._check_interrupt: Callable[[], None] = lambda: None
+        self._trainer = self._new_trainer()
+
+    def close(self) -> None:
+        """Release the compiled programs."""
+        del self._trainer
+
+    def make_artifacts(
+        self, jobs: Sequence[Job], fleet_size: int, observer: RunObserver, check_interrupt: Callable[[], None]
+    ) -> Iterator[SeriesOutcome]:
+        """Make artefacts in programs of at most so many series; yield how each series ended.
+
+        `check_interrupt` is called between two batches, and raises KeyboardInterrupt to stop there.
+        """
+        self._check_interrupt = check_interrupt
+        self._fleet_size = fleet_size
+        if self._trainer.unstackable_layers:
+            self._fleet_size = 1
+            layers = listed(self._trainer.unstackable_layers)
+            text = f"Series are trained one by one, not as a fleet: {layers} has no stacked twin."
+            observer.on_event(Note(text))
+        waiting = list(jobs)
+        while waiting:
+            next_jobs = waiting[: self._fleet_size]
+            waiting = waiting[self._fleet_size :]
+            prepared: list[SeriesInProgress] = []
+            for job in next_jobs:
+                check_interrupt()
+                observer.on_event(SeriesStarted(job.series))
+                in_progress, outcome = self._prepare(job, observer)
+                if in_progress is None:
+                    yield outcome
+                else:
+                    prepared.append(in_progress)
+            if prepared:
+                yield from self._train_fleet(prepared, observer)
+
+    def _prepare(self, job: Job, observer: RunObserver) -> tuple[SeriesInProgress | None, SeriesOutcome]:
+        """Compute the features and windows of a job; None if that failed, and how it ended."""
+
+        def prepare() -> SeriesInProgress:
+            initial_weights = self._initial_weights(job)
+            return SeriesInProgress(job, self._store, observer, initial_weights)
+
+        return run_isolated(job.series, prepare)
+
+    def _initial_weights(self, job: Job) -> InitialWeights | None:
+        """Read the trained weights of the model that a job begins from; None draws them.
+
+        Raises:
+            ArtifactError: If the model is damaged, or of another profile, other inputs or other layers.
+        """
+        if job.initial_model is None or isinstance(self._trainer, FormulaTrainer):
+            return None
+        metadata = Forecaster.load(job.initial_model, models=self._models).about
+        weights = self._models.load(job.initial_model / MODEL_FILE).trained()
+        profile = metadata.trained_profile
+        shapes = [weight.shape for weight in weights]
+        needed_shapes = [variable.shape for variable in self._trainer.network.trainable_variables]
+        different_keys = [
+            key for key in Profile.model_fields if getattr(profile, key) != getattr(job.profile, key)
+        ]
+        if different_keys or shapes != needed_shapes:
+            rule = "must be of the profile and the layers that are trained, to begin from its weights"
+            got = f"another {listed(different_keys or ['network'])}"
+            fix = "Begin anew, from random weights"
+            raise ArtifactError(where=str(job.initial_model), rule=rule, got=got, fix=fix)
+        return InitialWeights(metadata.model_sha256, weights)
+
+    def _train_fleet(
+        self, fleet: Sequence[SeriesInProgress], observer: RunObserver
+    ) -> Iterator[SeriesOutcome]:
+        """Train a fleet as one program; finish each member when it ends, after an error go on in halves."""
+        unfinished = list(fleet)
+        results = self._trainer.fit_fleet([series.member() for series in fleet])
+        while unfinished:
+            # An error does not say whose it is. In a fleet of one the outcome is that of its series; in a
+            # larger one only its reason is used, and the series that it names is any of them.
+            next_result, outcome = run_isolated(unfinished[0].series, lambda: next(results))
+            if next_result is None and len(fleet) == 1:
+                yield outcome
+                return
+            if next_result is None:
+                yield from self._train_in_halves(len(fleet), unfinished, str(outcome.reason), observer)
+                return
+            index, result = next_result
+            unfinished.remove(fleet[index])
+            yield fleet[index].finish(self._trainer, result, fleet_size=len(fleet))
+
+    def _train_in_halves(
+        self,
+        num_series: int,
+        unfinished: Sequence[SeriesInProgress],
+        reason: str,
+        observer: RunObserver,
+    ) -> Iterator[SeriesOutcome]:
+        """Go on with the unfinished members of a fleet of so many, whose program failed for a reason."""
+        size = -(-num_series // 2)  # half, rounded up
+        if _FULL_MEMORY.search(reason):
+            self._fleet_size = min(self._fleet_size, size)
+            self._trainer = self._new_trainer()  # the old one holds the programs that were too large
+            gc.collect()
+            cause = "ran out of memory"
+        else:
+            size = min(size, -(-len(unfinished) // 2))
+            cause = f"met an error ({reason})"
+        text = f"A fleet of {num_series} {cause}; it goes on in fleets of {size}."
+        observer.on_event(Note(text))
+        for start in range(0, len(unfinished), size):
+            yield from self._train_fleet(unfinished[start : start + size], observer)
+
+    def _new_trainer(self) -> AnyTrainer:
+        """Return the trainer of the profile; one without a network is only fitted (`FormulaTrainer`)."""
+        make: TrainerFactory = FormulaTrainer if self._profile.family.is_formula else Trainer
+        if self._trainer_factory is not None:
+            make = self._trainer_factory
+        return make(
+            self._profile,
+            precision=self._device_settings.precision,
+            num_micro_batches=self._device_settings.num_micro_batches,
+            check_interrupt=self._call_check,
+        )
+
+    def _call_check(self) -> None:
+        """Call the check of the `make_artifacts` under way: a trainer is kept, and each call has its own."""
+        self._check_interrupt()
 
 
 def suited_fleet_size(profile: Profile, num_series: int) -> int:
@@ -35,7 +212,7 @@ class InProcessEngine(Engine):
     Args:
         fleet_size: Most series of one program; None starts with all; they are halved when memory runs out.
             What the command line's `auto` stands for was decided before, see `suited_fleet_size`.
-        trainer_factory: Makes the trainer of a profile, see `v8.runs.pipeline`; None for its own.
+        trainer_factory: Makes the trainer of a profile, see `SeriesPipeline`; None for its own.
         store: Where features are kept; None for the user's own store.
         check_interrupt: Called between two batches; raises KeyboardInterrupt to stop there. None obeys
             Ctrl-C.

@@ -94,7 +94,7 @@ class ObserverGroup(RunObserver):
         self._endings.close()
 
 
-class EachNoteOnce(RunObserver):
+class NoteDeduplicator(RunObserver):
     """Passes everything on, but a note only once, however many series and processes have it to say."""
 
     def __init__(self, observer: RunObserver) -> None:
@@ -121,10 +121,10 @@ def observed(
     observer: RunObserver, plan: "Plan", source_name: str, save_record: Callable[[], None] = _save_nothing
 ) -> Iterator[RunObserver]:
     """Let an observer follow a run until the block ends; yield the one to call, which gets each note once."""
-    once = EachNoteOnce(observer)
-    observer.on_begin(RunContext(plan, source_name, once.on_event, save_record))
+    deduplicator = NoteDeduplicator(observer)
+    observer.on_begin(RunContext(plan, source_name, deduplicator.on_event, save_record))
     try:
-        yield once
+        yield deduplicator
     finally:
         observer.on_end()
 

@@ -40,7 +40,7 @@ class Plan:
     is_evaluated: bool = True  # whether models are evaluated on the test span
     has_importance: bool = False  # whether to measure the importance of each kind of inputs
     has_onnx: bool = False  # whether to write `model.onnx`, too
-    starts: Mapping[Series, Path] = field(default_factory=dict)
+    initial_models: Mapping[Series, Path] = field(default_factory=dict)
     """By series the folder of the model from whose weights training starts; without one they are random."""
     tables: Path | None = None  # folder of the user's tables; that of `V8_TABLES` when None
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from v8.base.errors import ArtifactError, DivergedError
 from v8.base.hardware import describe_machine, peak_process_bytes, versions
@@ -24,7 +25,7 @@ from v8.data.features.store import FeatureStore
 from v8.data.windows.dataset import SeriesData, prepare_series, table_columns
 from v8.data.windows.span import Span
 from v8.forecaster.metadata import MODEL_FILE, ONNX_FILE, FeatureInfo, MetadataDraft, TrainingInfo
-from v8.forecaster.series_artifact import sample_forecasts, save_description
+from v8.forecaster.series_artifact import complete_artifact, sample_forecasts
 from v8.model.baselines.ranges import (
     conformal_widths,
     fit_ensemble,
@@ -40,9 +41,10 @@ from v8.model.evaluation.evaluation import (
     evaluate_windows,
 )
 from v8.model.evaluation.fold_losses import TEST_LOSSES_FILE, fold_losses
-from v8.model.evaluation.importance import measure_importance
+from v8.model.evaluation.importance import Importance, measure_importance
 from v8.model.evaluation.price_range import RangeCoverage, evaluated_windows, measure_range
-from v8.model.evaluation.significance import BaselineComparison
+from v8.model.evaluation.significance import BaselineComparison, Losses
+from v8.model.networks.published import Forecasts, PublishedModel
 from v8.model.networks.serving import ServingModel
 from v8.model.training.formula import FormulaTrainer
 from v8.model.training.trainer import FleetMember, InitialWeights, Trainer, TrainingResult
@@ -63,13 +65,13 @@ AnyTrainer = Trainer | FormulaTrainer
 class _TestSpanResults:
     """What came of forecasting the test span: forecasts, and how good they were where that is evaluated."""
 
-    forecasts: Any  # `Forecasts` of every window
+    forecasts: Forecasts  # of every window
     calibration: list[dict[str, Any]] | None  # mixing shares by task, as metadata holds them
     evaluation: Evaluation | None = None
-    losses: Any = None  # of every forecaster in each window
+    losses: Losses | None = None  # of every forecaster in each window
     quantiles: QuantileEvaluation | None = None
     price_range: RangeCoverage | None = None  # of the model's range of prices
-    importance: Mapping[str, Any] | None = None  # of each kind of inputs
+    importance: Importance | None = None  # of each kind of inputs
 
 
 class SeriesInProgress:
@@ -144,14 +146,14 @@ class SeriesInProgress:
         forecasts = test_results.forecasts
         sample = sample_forecasts(self._data, forecasts.points, forecasts.quantiles)
         metadata = self._metadata(trainer, result, fleet_size, test_results)
-        save_description(self._job.folder, metadata.to_json(), result.history, sample)
+        complete_artifact(self._job.folder, metadata.to_json(), result.history, sample)
         shutil.rmtree(self._checkpoint.parent, ignore_errors=True)
         evaluation = test_results.evaluation
         if evaluation is None:
             return None
         return evaluation.against(TASK_OHLC)
 
-    def _calibrate_and_evaluate(self, model: Any) -> _TestSpanResults:
+    def _calibrate_and_evaluate(self, model: PublishedModel) -> _TestSpanResults:
         """Calibrate a model, let it forecast the test span, once, and evaluate it there if that is wanted."""
         # A profile may train a formula instead of a network; it has nothing to calibrate.
         calibration = calibrate(model, self._data) if isinstance(model, ServingModel) else None
@@ -170,7 +172,7 @@ class SeriesInProgress:
             results = replace(results, importance=importance)
         return results
 
-    def _save_onnx(self, model: Any) -> str | None:
+    def _save_onnx(self, model: PublishedModel) -> str | None:
         """Write `model.onnx`, if that is wanted; where it cannot be written, note why, and return that."""
         (self._job.folder / ONNX_FILE).unlink(missing_ok=True)  # of an earlier attempt
         if not self._job.has_onnx:
@@ -186,7 +188,9 @@ class SeriesInProgress:
             return str(error)
         return None
 
-    def _range_coverage(self, model: Any, quantiles: Mapping[str, Any]) -> RangeCoverage | None:
+    def _range_coverage(
+        self, model: PublishedModel, quantiles: Mapping[str, NDArray[np.float32]]
+    ) -> RangeCoverage | None:
         """Evaluate the range of prices on some windows of the test span; None for a model without paths."""
         test_span = self._data.spans["test"]
         chosen = evaluated_windows(test_span)

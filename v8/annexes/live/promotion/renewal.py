@@ -592,9 +592,7 @@ class Renewal:
         champions = {one_series: serving.place(str(one_series)).absolute() for one_series in series}
         has_onnx = any((folder / ONNX_FILE).exists() for folder in champions.values())
         plan = replace(plan, has_onnx=has_onnx and has_onnx_packages())
-        if self.start != "champion":
-            return replace(plan, starts={})
-        return replace(plan, starts=champions)
+        return replace(plan, initial_models=champions if self.start == "champion" else {})
 
     def renew(
         self, series: Sequence[Series], engine: Engine, observer: RunObserver
