@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md names what is there, and its spine can be read in an hour."""
+"""CONTRIBUTING.md names what is there, and its spine is short."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from v8.data.market.series import Series
 from v8.data.market.sources.demo import DemoSource
 from v8.data.windows.dataset import SeriesData, prepare_series, table_columns
 from v8.data.windows.span import Span
-from v8.model.baselines.ranges import MEMBERS, fit_ensemble
+from v8.model.baselines.ranges import MEMBERS, fit_formulas
 from v8.model.networks.networks import build_network
 from v8.model.networks.published import forecast_windows
 from v8.model.networks.serving import ServingGraph, ServingModel, build_serving
@@ -127,7 +127,7 @@ def test_the_published_model_computes_the_formulas_of_an_ensemble(
     data = make_data(make_profile("dense_newest", scaling=scaling, calibration="ensemble"))
     model = serving_model(data, opinionated_network(data))
     span = data.spans["test"]
-    ensemble = fit_ensemble(data.spans["train"])
+    ensemble = fit_formulas(data.spans["train"])
     shares = np.zeros((len(MEMBERS), data.profile.horizon_bars))
     shares[MEMBERS.index(member)] = 1.0
     model.add_calibration(ensemble, dict.fromkeys(data.profile.tasks, shares), {})
@@ -155,7 +155,7 @@ def test_an_ensemble_is_folded_in_with_the_shares_that_are_told(
     assert {one["anchor"] for one in shrinkage} == {"ensemble"}
     assert all(0.0 <= factor <= 0.5 for one in shrinkage for factor in one["factors"])
     assert any(not np.array_equal(after[task], before[task]) for task in before)
-    ensemble = fit_ensemble(data.spans["train"])
+    ensemble = fit_formulas(data.spans["train"])
     span = data.spans["test"]
     (_, regressed, simulated) = ensemble.member_forecasts(span, {})[0].values()
     for task in before:

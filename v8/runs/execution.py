@@ -1,9 +1,9 @@
-"""Carries out a plan: reads and checks all candles, then makes one artefact after another.
+"""Carries out a plan: reads and checks all candles, then has the artefacts made.
 
     run              holds the run folder and lets the observer follow
       execute        what is finished is checked and skipped; the engine trains the others
 
-Nothing is trained before the candles of every selected series, of finished ones too, were read
+Nothing is trained before the candles of every selected series, of finished ones too, were read and pinned
 (`v8.runs.reading`), and every finished artefact has shown that it is the one that was saved. A series whose
 candles are no longer those it is pinned to fails by itself. So does one whose candles cannot be read; if it
 is finished, that is only noted. A finished series whose files are not as they were saved fails, too, before
@@ -139,7 +139,8 @@ def execute(
 def check_finished(plan: Plan, lost: Sequence[Series], observer: RunObserver) -> dict[Series, SeriesOutcome]:
     """Return the finished series whose files are not as they were saved, each with its failure.
 
-    The files of `lost` series were finished once and are gone; a note says so.
+    Notes say which series are damaged, which ones are `lost` (finished once, files gone), and how many are
+    skipped.
     """
     damaged: dict[Series, SeriesOutcome] = {}
     for series, status in plan.series.items():

@@ -144,8 +144,9 @@ class SeriesPipeline:
         unfinished = list(fleet)
         results = self._trainer.fit_fleet([series.member() for series in fleet])
         while unfinished:
-            # An error does not say whose it is. In a fleet of one the outcome is that of its series; in a
-            # larger one only its reason is used, and the series that it names is any of them.
+            # A member that diverges is a result. An error ends the whole program and does not say whose it
+            # is: in a fleet of one it is that of its series; in a larger one only the outcome's reason is
+            # used, and the series that it names is any of them.
             next_result, outcome = run_isolated(unfinished[0].series, lambda: next(results))
             if next_result is None and len(fleet) == 1:
                 yield outcome
@@ -210,7 +211,8 @@ class InProcessEngine(Engine):
     """Makes artefacts in this process, fleet after fleet.
 
     Args:
-        fleet_size: Most series of one program; None starts with all; they are halved when memory runs out.
+        fleet_size: Most series of one program, halved when memory runs out; None starts with all, as
+            Python callers may.
             What the command line's `auto` stands for was decided before, see `suited_fleet_size`.
         trainer_factory: Makes the trainer of a profile, see `SeriesPipeline`; None for its own.
         store: Where features are kept; None for the user's own store.

@@ -34,14 +34,19 @@ class Plan:
 
     profile: Profile  # what to train
     path: Path  # the run folder; it need not exist
-    series: Mapping[Series, Status]  # every selected series, and how far an earlier call brought it
+    series: Mapping[
+        Series, Status
+    ]  # every selected series, and how far an earlier call brought it, see `Status`
     redone: tuple[Series, ...] = ()  # those whose old files are set aside first
     dropped: tuple[Series, ...] = ()  # those that are taken out of the run first
     is_evaluated: bool = True  # whether models are evaluated on the test span
     has_importance: bool = False  # whether to measure the importance of each kind of inputs
     has_onnx: bool = False  # whether to write `model.onnx`, too
     initial_models: Mapping[Series, Path] = field(default_factory=dict)
-    """By series the folder of the model from whose weights training starts; without one they are random."""
+    """By series the folder of the model from whose weights training starts; without one they are random.
+
+    Renewal sets it (`v8 update`); a plain run has none.
+    """
     tables: Path | None = None  # folder of the user's tables; that of `V8_TABLES` when None
 
     @property
@@ -50,7 +55,10 @@ class Plan:
         return [series for series, status in self.series.items() if status != "done"]
 
     def as_of(self, states: Mapping[str, SeriesState]) -> "Plan":
-        """Return the plan with the status of each series as the run folder records it."""
+        """Return the plan with the status of each series as the run folder records it.
+
+        A series that is recorded as done but whose files are gone is pending.
+        """
         statuses: dict[Series, Status] = {}
         for series in self.series:
             statuses[series] = _status(states.get(str(series)), self.path / str(series))

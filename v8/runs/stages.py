@@ -28,7 +28,7 @@ from v8.forecaster.metadata import MODEL_FILE, ONNX_FILE, FeatureInfo, MetadataD
 from v8.forecaster.series_artifact import complete_artifact, sample_forecasts
 from v8.model.baselines.ranges import (
     conformal_widths,
-    fit_ensemble,
+    fit_formulas,
     fit_shares,
     mix,
     network_alone,
@@ -132,7 +132,7 @@ class SeriesInProgress:
         the best is known when all series of the run are finished.
         """
         if isinstance(result, DivergedError):
-            raise result
+            raise result  # `finish` makes it the outcome, as every error of this stage
         self._seconds.update(result.seconds)
         with self._stage("evaluate"):
             model = trainer.serving_model(self._data, result.weights)
@@ -287,19 +287,19 @@ def calibrate(model: ServingModel, data: SeriesData) -> list[dict[str, Any]] | N
     profile = data.profile
     if not profile.uses_simulated_paths:  # neither mixed nor with quantiles: the network alone forecasts
         return None
-    ensemble = fit_ensemble(data.spans["train"])
+    formulas = fit_formulas(data.spans["train"])  # the members of the ensemble beside the network
     # Coherent: no low above open or close, no high below them, bands around their middle, as it is published.
     network_points = model.coherent(span, model.network_points(span))
-    # The members of an ensemble are three forecasts of each task: network, regression and simulated paths.
-    # Distances are those of the outer quantiles of the simulated paths from their median.
-    components, quantile_distances = ensemble.member_forecasts(span, network_points)
+    # By member (network, regression, paths) and task its forecasts (N, H, C), and by task how far the outer
+    # quantiles of the simulated paths are from their median.
+    members, quantile_distances = formulas.member_forecasts(span, network_points)
     is_mixed = profile.calibration == "ensemble"
     if is_mixed:
-        shares = fit_shares(span, components)
+        shares = fit_shares(span, members)
     else:
         shares = dict.fromkeys(profile.tasks, network_alone(profile.horizon_bars))
-    points = mix(shares, components)
+    points = mix(shares, members)
     levels = profile.quantiles
     widths = conformal_widths(levels, span.actual, points, quantile_distances) if levels else {}
-    model.add_calibration(ensemble, shares, widths)
+    model.add_calibration(formulas, shares, widths)
     return shares_metadata(shares) if is_mixed else None

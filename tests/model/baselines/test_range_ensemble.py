@@ -18,7 +18,7 @@ from v8.model.baselines.ranges import (
     MEMBERS,
     RangeFormula,
     RangeTerms,
-    fit_ensemble,
+    fit_formulas,
     fit_log_ranges,
     fit_shares,
     mix,
@@ -36,7 +36,7 @@ def data(make_profile: Callable[..., Profile], make_data: Callable[..., SeriesDa
 
 @pytest.fixture
 def ensemble(data: SeriesData) -> RangeFormula:
-    return fit_ensemble(data.spans["train"])
+    return fit_formulas(data.spans["train"])
 
 
 def test_a_window_tells_its_own_ranges_and_features_the_longer_ones(
@@ -119,7 +119,7 @@ def test_only_the_past_is_read(data: SeriesData, ensemble: RangeFormula) -> None
 def test_the_fit_sees_the_train_span_alone(data: SeriesData, ensemble: RangeFormula) -> None:
     last = int(data.spans["train"].anchors[-1]) + data.profile.horizon_bars
     train = Span(_until(data, last), data.profile, data.spans["train"].anchors)
-    again = fit_ensemble(train)
+    again = fit_formulas(train)
     np.testing.assert_array_equal(again.path_LH, ensemble.path_LH)
     np.testing.assert_array_equal(again.resampled_PHC, ensemble.resampled_PHC)
 
@@ -174,7 +174,7 @@ def test_a_fold_that_the_train_span_does_not_hold_four_times_is_not_fitted() -> 
     data = frontier_data("ETHUSDT-1m", 3_000)
     train = data.spans["train"]
     span = data.spans["test"]
-    ensemble = fit_ensemble(train)
+    ensemble = fit_formulas(train)
     num_ranges = range_terms(data.profile).num_ranges
     np.testing.assert_array_equal(ensemble.path_LH[1 + num_ranges :], 0.0)
     assert (ensemble.path_LH[: 1 + num_ranges] != 0).all()
@@ -188,10 +188,10 @@ def test_waves_that_the_train_span_holds_are_fitted_as_ever() -> None:
     known = range_terms(load_profile("frontier"))
     day = slice(1 + known.num_ranges, 7 + known.num_ranges)
     week = slice(7 + known.num_ranges, None)
-    path_LH = fit_ensemble(frontier_data("ETHUSDT-15m", 3_000).spans["train"]).path_LH
+    path_LH = fit_formulas(frontier_data("ETHUSDT-15m", 3_000).spans["train"]).path_LH
     assert (path_LH[day] != 0).all()
     np.testing.assert_array_equal(path_LH[week], 0.0)
-    assert (fit_ensemble(frontier_data("ETHUSDT-1h", 3_000).spans["train"]).path_LH != 0).all()
+    assert (fit_formulas(frontier_data("ETHUSDT-1h", 3_000).spans["train"]).path_LH != 0).all()
 
 
 def frontier_data(series: str, num_bars: int) -> SeriesData:

@@ -13,7 +13,7 @@ from v8.base import hardware
 from v8.base.hardware import full_float32
 from v8.data.windows.dataset import SeriesData
 from v8.data.windows.span import Span
-from v8.model.baselines.ranges import fit_ensemble
+from v8.model.baselines.ranges import fit_formulas
 from v8.model.networks import published
 from v8.model.networks.networks import build_network
 from v8.model.networks.published import without_cudnn
@@ -62,7 +62,7 @@ def test_prices_survive_a_gpu_that_rounds_factors_to_tf32(
     weights = [np.asarray(weight) for weight in graph.network.trainable_variables]
     model = ServingModel(graph, data.scaling, weights)
     shares = np.repeat([[0.2], [0.3], [0.5]], profile.horizon_bars, axis=1)
-    model.add_calibration(fit_ensemble(data.spans["train"]), dict.fromkeys(profile.tasks, shares), {})
+    model.add_calibration(fit_formulas(data.spans["train"]), dict.fromkeys(profile.tasks, shares), {})
     exact = graph.model(span.raw_windows())
     einsum = keras.src.ops.einsum
     matmul = keras.src.ops.matmul

@@ -18,7 +18,7 @@ from scaled_units import restore_targets
 from v8.data.windows.batches import FleetWindows
 from v8.data.windows.dataset import SeriesData
 from v8.data.windows.span import Span
-from v8.model.baselines.ranges import fit_ensemble
+from v8.model.baselines.ranges import fit_formulas
 from v8.model.networks.networks import build_network
 from v8.model.networks.serving import ServingGraph, ServingModel, build_serving, load_scaling
 from v8.profile.profile import Profile
@@ -209,7 +209,7 @@ def test_a_serving_model_forecasts_what_the_graph_built_for_its_series_does(
 USES: dict[str, Callable[[ServingModel, SeriesData, Path], object]] = {
     "forecast": lambda model, data, folder: model.forecast_all(first_windows(data, 2).raw_windows()).points,
     "fold": lambda model, data, folder: model.add_calibration(
-        fit_ensemble(data.spans["train"]), dict.fromkeys(data.profile.tasks, np.full((3, 3), 1 / 3)), {}
+        fit_formulas(data.spans["train"]), dict.fromkeys(data.profile.tasks, np.full((3, 3), 1 / 3)), {}
     ),
     "save": lambda model, data, folder: model.save(folder / "model.keras"),
 }

@@ -16,7 +16,7 @@ from keras_3_10 import unknown_keys
 from v8.base.arrays import MAX_STEPS
 from v8.data.windows.dataset import SeriesData
 from v8.forecaster.model_file import check_keras_file
-from v8.model.baselines.ranges import fit_ensemble
+from v8.model.baselines.ranges import fit_formulas
 from v8.model.networks.networks import build_network
 from v8.model.networks.published import forecast_windows, split_outputs
 from v8.model.networks.serving import ServingGraph, ServingModel, build_serving
@@ -153,14 +153,14 @@ def test_an_ensemble_has_the_quantiles_of_its_paths(
     factors = {
         task: np.full((3, 3, len(TASKS[task].columns)), [[1.5], [1.0], [0.5]]) for task in data.profile.tasks
     }
-    model.add_calibration(fit_ensemble(data.spans["train"]), model._shares, factors)
+    model.add_calibration(fit_formulas(data.spans["train"]), model._shares, factors)
     model.save(tmp_path / "model.keras")
     check_keras_file(tmp_path / "model.keras")
     assert unknown_keys(tmp_path / "model.keras") == []
     read = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
     made = split_outputs(forecast_windows(read, windows))
     require_coherent(made.points, made.quantiles)
-    distances = fit_ensemble(data.spans["train"]).member_forecasts(data.spans["test"], {})[1]["bands"]
+    distances = fit_formulas(data.spans["train"]).member_forecasts(data.spans["test"], {})[1]["bands"]
     off = made.quantiles["bands"] - made.points["bands"][:, :, None]
     np.testing.assert_array_equal(off[:, :, LEVELS.index(0.5)], 0.0)
     expected = distances * np.array([1.5, 1.0, 0.5])[:, None]

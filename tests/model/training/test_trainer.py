@@ -21,7 +21,7 @@ from v8.base.errors import ArtifactError, DivergedError
 from v8.data.features.table import FeatureTable
 from v8.data.windows.dataset import SeriesData, prepare_series
 from v8.data.windows.span import Span
-from v8.model.baselines.ranges import fit_ensemble
+from v8.model.baselines.ranges import fit_formulas
 from v8.model.training.checkpoint import Checkpoint, Progress
 from v8.model.training.progress import EpochRecord, LossPatience
 from v8.model.training.step import FleetState
@@ -120,7 +120,7 @@ def test_the_published_model_keeps_nothing_of_the_series_before(
     fresh = Trainer(first.profile)
     before = used.serving_model(first, drawn_weights(used, 1))
     shares = np.full((3, 3), [[0.5, 0.25, 0.0], [0.25, 0.5, 0.5], [0.25, 0.25, 0.5]])
-    before.add_calibration(fit_ensemble(first.spans["train"]), dict.fromkeys(profile.tasks, shares), {})
+    before.add_calibration(fit_formulas(first.spans["train"]), dict.fromkeys(profile.tasks, shares), {})
     drawn = drawn_weights(used, 2)
     models = [trainer.serving_model(second, drawn) for trainer in (used, fresh)]
     files = []

@@ -10,7 +10,10 @@ the bars that it is computed from, such as the last 20. Exponential averages dep
 a plug-in's formula that is not marked `is_windowed`, they are computed from the start of the segment, and
 only the new rows are used.
 
-Shapes: N candles, K of them whose rows are stored already.
+`compute_features` computes a table in one go; the store (`v8.data.features.store`) keeps columns on disk and
+computes only the rows that are new.
+
+Shapes: N candles, K of them whose rows are stored already; R rows, which are the candles after the warm-up.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -55,9 +58,9 @@ class FeatureTable:
     """
 
     series: Series
-    open_time_s: NDArray[np.int64]  # shape (N,), UTC seconds since the epoch, ascending
+    open_time_s: NDArray[np.int64]  # shape (R,), UTC seconds since the epoch, ascending
     chunks: dict[str, Chunks]  # columns by name, each as chunks of all rows (after the warm-up) together
-    segment: NDArray[np.int32]  # number of the segment of each row, from 0, shape (N,)
+    segment: NDArray[np.int32]  # number of the segment of each row, from 0, shape (R,)
     digest: str  # identifies candles, columns and their definitions; 64 hex digits
 
     def __post_init__(self) -> None:
@@ -85,7 +88,7 @@ class FeatureTable:
         return tuple(self.chunks)
 
     def column(self, name: str) -> Column:
-        """Return one column, shape (N,), float32, read-only; its chunks are joined at the first call."""
+        """Return one column, shape (R,), float32, read-only; its chunks are joined at the first call."""
         chunks = self._chunks(name)
         if len(chunks) > 1:
             chunks = (_read_only(np.concatenate(chunks)),)
@@ -93,7 +96,7 @@ class FeatureTable:
         return chunks[0]
 
     def select(self, names: Sequence[str]) -> NDArray[np.float32]:
-        """Copy columns, each once, in the order of their names: (N, len(names)), float32, rows contiguous."""
+        """Copy columns, each once, in the order of their names: (R, len(names)), float32, rows contiguous."""
         columns = [self._chunks(name) for name in check_columns(names)]
         selected = np.empty((len(self), len(columns)), columns[0][0].dtype)
         for number, chunks in enumerate(columns):

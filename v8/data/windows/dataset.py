@@ -105,9 +105,9 @@ def prepare_series(table: FeatureTable, profile: Profile) -> SeriesData:
     split = split_rows(len(table), profile, location=str(table.series), num_holes=int(table.segment[-1]))
     spans = {name: _span(table, rows, name, profile) for name, rows in split.items()}
     scaling = fit_scaling(spans["train"], split["train"], table_columns(profile))
-    # By symbol its close, by which price changes and amounts are divided: of the series itself (origin ""),
-    # and of other symbols whose columns are among the features, such as `BTCUSDT.close`. A symbol without
-    # one has only features that need none (the profile checks that).
+    # The closes by which price changes and amounts are divided, by origin: {"": that of the series itself,
+    # "BTCUSDT": that of the column `BTCUSDT.close`}. A symbol without one has only features that need none
+    # (the profile checks that).
     closes = {}
     for origin in ("", *neighbours(profile.features)):
         name = with_origin(origin, CLOSE)
@@ -115,8 +115,8 @@ def prepare_series(table: FeatureTable, profile: Profile) -> SeriesData:
             closes[origin] = table.column(name).astype(np.float64)
     inputs_NF = scaling.scale_inputs(table.select(profile.features).astype(np.float64), closes)
     targets_NHC = {task: _targets(list(spans.values()), scaling, task) for task in profile.tasks}
-    # Under `scaling: ranged` targets are divided by the recent range (otherwise it is one in every row). As
-    # the weight of a window it turns the scaled loss back into returns, by which forecasts are evaluated.
+    # Under `scaling: ranged` scaled target = return / recent range, and weight = recent range / its mean: so
+    # the weighted loss is in returns again, by which forecasts are evaluated. Otherwise the range is 1.
     floored_N = scaling.floored_range(recent_range(table, profile))
     weight_N = floored_N / floored_N[spans["train"].anchors].mean()
     return SeriesData(
@@ -163,7 +163,7 @@ def _targets(spans: Sequence[Span], scaling: Scaling, task: str) -> NDArray[np.f
 
 
 def split_rows(num_rows: int, profile: Profile, *, location: str, num_holes: int = 0) -> Split:
-    """Divide the rows by the profile's shares, with an embargo between each two spans.
+    """Divide the rows by the profile's shares; between each two spans an embargo of lookback + horizon bars.
 
     Args:
         num_rows: Rows of the table.

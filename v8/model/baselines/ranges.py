@@ -205,7 +205,7 @@ def fit_range_paths(train: Span) -> RangeFormula:
     return RangeFormula(range_terms=terms, floor=floor, path_LH=path_LH, resampled_PHC=resampled_PHC)
 
 
-def fit_ensemble(train: Span) -> RangeFormula:
+def fit_formulas(train: Span) -> RangeFormula:
     """Fit both formulas to the train span only."""
     floor, logs_WH = floored_logs(train)
     terms = range_terms(train.profile)

@@ -125,7 +125,7 @@ class FleetMember:
 
 
 class Program(NamedTuple):
-    """The compiled functions for a number of models."""
+    """The compiled functions for a number of models; `Trainer` calls them."""
 
     network: keras.Model  # the networks of all models, stacked along the model axis
     step: Callable[..., FleetState]  # see `compiled_table_step`
@@ -139,7 +139,7 @@ class Trainer:
         profile: The profile.
         precision: "float32", "mixed_bfloat16" or "mixed_float16", see `choose_precision` and `products_of`.
         check_interrupt: Called before every batch; may raise to stop there.
-        num_micro_batches: Micro-batches of one optimiser step; None: as many as the profile says.
+        num_micro_batches: Micro-batches of one optimiser step; None: as many as the profile says for a GPU.
     """
 
     def __init__(
@@ -292,19 +292,26 @@ class _FleetFit:
         self._seconds = dict.fromkeys(("build", "compile", "train", "validate"), 0.0)
         self._saving_s = 0.0
         self._started = time.perf_counter()
+        # What `_start` and `_copy_tables` make, and what changes while the fleet trains.
+        self._trainings: list[_MemberTraining] = []  # by slot
+        self._state: FleetState
+        self._windows: FleetWindows
+        self._tables: Tables  # the same on the device
+        self._validation_SBM: Indices  # windows of each batch of the validation spans
+        self._epochs: Iterator[Indices]  # of one epoch after another, shape (S, B, M)
+        self._device: str  # such as "GPU:0"
 
     def run(self) -> FleetResults:
         """Train epoch by epoch; yield the members that end."""
         self._start()
-        yield from self._finished_members()
-        while self._active:
+        yield from self._finished_members()  # whose checkpoints were written after their last epoch
+        while self._active_slots:
             epoch_s = self._run_epoch()
             yield from self._finished_members()
             self._repack(epoch_s)
 
     @property
-    def _active(self) -> list[int]:
-        """Slots of the members that still train."""
+    def _active_slots(self) -> list[int]:
         return [slot for slot, training in enumerate(self._trainings) if training.is_active]
 
     def _start(self) -> None:
@@ -321,7 +328,6 @@ class _FleetFit:
             with self._clock("validate"):
                 losses = self._validation_losses()
         keep_new_programs()  # on disk, so that the next process need not compile them
-        self._trainings: list[_MemberTraining] = []
         for index, member in enumerate(self._members):  # at first the slot of a member is its index
             loss = float(losses[index])
             patience = LossPatience(self._settings.learning_rate, best_loss=loss)
@@ -358,8 +364,8 @@ class _FleetFit:
         with self._clock("compile"):
             indices_BM = self._windows.span_indices("train", self._settings.windows_per_step)[0]
             rates = np.zeros(num, np.float32)
-            active = np.ones(num, bool)
-            state = self._trainer.train_batch(self._state, rates, active, self._tables, indices_BM)
+            is_active = np.ones(num, bool)
+            state = self._trainer.train_batch(self._state, rates, is_active, self._tables, indices_BM)
             np.asarray(state.weight_sum)  # waits until the device has finished
             return device_of(state.weights)
 
@@ -373,7 +379,7 @@ class _FleetFit:
             losses = self._validation_losses()
         epoch_s = time.perf_counter() - started
         state = self._state.on_host()  # one transfer for all members
-        for slot in self._active:
+        for slot in self._active_slots:
             training = self._trainings[slot]
             member_state = state.take(slot)
             record = EpochRecord(
@@ -383,7 +389,7 @@ class _FleetFit:
                 learning_rate=float(rates[slot]),
                 seconds=epoch_s,
                 windows_per_s=training.member.data.num_windows("train") / train_s,
-                is_best=False,  # the progress decides
+                is_best=False,  # `Progress.after` decides, and puts the record into the history
             )
             training.progress = training.progress.after(record, self._settings)
             final_record = training.progress.history[-1]
@@ -399,19 +405,19 @@ class _FleetFit:
 
         A loss is the mean over windows by their weights, which the step sums in `weight_sum`.
         """
-        active = np.array([training.is_active for training in self._trainings])
+        is_active = np.array([training.is_active for training in self._trainings])
         self._state = self._state.with_empty_sums()
         num_steps = [
             num_batches(training.member.data.num_windows("train"), self._settings.windows_per_step)
             for training in self._trainings
         ]
-        for step, indices_BM in enumerate(next(self._epochs)):  # the batches of the next epoch
-            rates = np.zeros(len(active), np.float32)
+        for number, indices_BM in enumerate(next(self._epochs)):  # the batches of the next epoch
+            rates = np.zeros(len(is_active), np.float32)
             for slot, training in enumerate(self._trainings):
-                rates[slot] = self._learning_rate(training.progress, step, num_steps[slot])
-            self._state = self._trainer.train_batch(self._state, rates, active, self._tables, indices_BM)
+                rates[slot] = self._learning_rate(training.progress, number, num_steps[slot])
+            self._state = self._trainer.train_batch(self._state, rates, is_active, self._tables, indices_BM)
         sums = np.asarray(self._state.loss_sum, np.float64)
-        losses = np.divide(sums, np.asarray(self._state.weight_sum), out=np.zeros_like(sums), where=active)
+        losses = np.divide(sums, np.asarray(self._state.weight_sum), out=np.zeros_like(sums), where=is_active)
         return losses, rates
 
     def _learning_rate(self, progress: Progress, step: int, num_steps: int) -> float:
@@ -427,12 +433,12 @@ class _FleetFit:
 
     def _finished_members(self) -> FleetResults:
         """Yield the members that have finished or diverged, and mark them as inactive."""
-        for training in [self._trainings[slot] for slot in self._active]:
+        for training in [self._trainings[slot] for slot in self._active_slots]:
             error = _divergence(training)
             if error or training.progress.is_over(self._settings):
                 training.is_active = False
                 # The fleet is done: its models are evaluated next, and the windows may take gigabytes.
-                if not self._active:
+                if not self._active_slots:
                     del self._windows, self._tables, self._epochs
                 yield training.member_index, error or self._result(training)
 
@@ -458,7 +464,7 @@ class _FleetFit:
 
         The last epoch took `epoch_s` seconds.
         """
-        active = self._active
+        active = self._active_slots
         num_slots = len(self._trainings)
         if not active or len(active) > num_slots // 2:
             return

@@ -96,7 +96,10 @@ class RunPage:
     """For each series its `series_body`, or None where that is in a file."""
     sample: ForecastSample | None = None  # forecasts of one series, for the first screen
     intervals: Mapping[str, ErrorInterval] = field(default_factory=dict)
-    """By task that of the headline's error relative to the best baseline's, see `headline_intervals`."""
+    """By task, how sure the headline is: the 95 % interval of its error relative to the best baseline's.
+
+    Computed by `v8.publish.report.verdict.headline_intervals`.
+    """
 
     @property
     def title(self) -> str:
