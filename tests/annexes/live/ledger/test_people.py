@@ -19,9 +19,8 @@ from ledger_entries import FIRST_S, made_entry
 from people_server import MailServer, PeopleServer
 
 from v8.annexes.live.ledger.database import Ledger
-from v8.annexes.live.ledger.people import PeopleReceiver, text_of
 from v8.annexes.live.ledger.posting import Outbox, Wishes, send_messages
-from v8.annexes.live.ledger.receiver import open_receiver
+from v8.annexes.live.ledger.receiver import PeopleReceiver, open_receiver, text_of
 from v8.annexes.live.limits import Limit
 from v8.base import safe_text
 from v8.base.errors import ArtifactError, ProfileError, PublishError

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from v8.annexes.live.ledger import DEFAULT_LEDGER
 from v8.annexes.live.ledger.database import Ledger
-from v8.annexes.live.ledger.outgoing import MessageReceiver
 from v8.annexes.live.ledger.posting import Wishes, keep_sending, send_messages
+from v8.annexes.live.ledger.receiver import MessageReceiver
 from v8.annexes.live.ledger.watching import LedgerUpdater, ServingModels, UpdateResult, request_delay_s
 from v8.base.errors import SeriesError, V8Error
 from v8.base.interruption import set_exit_message

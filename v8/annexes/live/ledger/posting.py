@@ -11,7 +11,7 @@ id that is the same however often it is sent, and an HMAC-SHA256 of both by the 
     limit.passed       volatility or range ahead has risen above a limit (`v8.annexes.live.limits`)
     candles.late       the newest candle of a series has not come in time
 
-People get the same events as texts (`v8.annexes.live.ledger.people`).
+People get the same events as texts (`v8.annexes.live.ledger.receiver`).
 
 Messages wait in the outbox, a file in the ledger's folder. New forecasts are read from the ledger, and the
 position up to which they were read is written in one transaction with their messages: a process that is
@@ -31,8 +31,7 @@ from typing import Any, Final, NoReturn
 
 from v8.annexes.live.ledger.database import BUSY_S, Database, Ledger, sqlite_errors_translated
 from v8.annexes.live.ledger.entries import Entry
-from v8.annexes.live.ledger.outgoing import Message, MessageReceiver
-from v8.annexes.live.ledger.receiver import POST_RETRY_POLICY
+from v8.annexes.live.ledger.receiver import POST_RETRY_POLICY, Message, MessageReceiver
 from v8.annexes.live.ledger.record import live_losses
 from v8.annexes.live.limits import Limit, values_of
 from v8.base.errors import PublishError, V8Error

@@ -12,6 +12,7 @@ actual values nor candles; with the candles of the digests anybody can compute t
 """
 
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -29,13 +30,15 @@ from v8.annexes.live.ledger.entries import Entry, Score
 from v8.annexes.live.ledger.record import live_record, record_sentences, record_table
 from v8.base.errors import PublishError, listed
 from v8.base.parquet import OddParquetError, longest_text, read_as
-from v8.base.storage import packaged, write_text
+from v8.base.storage import packaged, passing_folder, write_text
+from v8.base.terminal import print_message
 from v8.base.wording import plural
+from v8.cli.shared import publish_staged
 from v8.data.market.series import iso
 from v8.forecaster.model_file import MAX_UNPACKED_BYTES
 from v8.profile.tasks import TASKS
 from v8.publish.hub import hub_endpoint
-from v8.publish.hub.client import is_listed
+from v8.publish.hub.client import check_repo_name, is_listed
 from v8.publish.hub.layout import CARD_FILE
 from v8.publish.hub.publish import Publication, RemoteRepo, RemoteState
 
@@ -293,3 +296,24 @@ def dataset_card(repo: str, ledger: Ledger, place: Path | str) -> str:
         table=record_table(record).markdown(),
         sentences="\n".join(f"- {sentence}" for sentence in record_sentences(record)),
     )
+
+
+def publish_record(ledger: Path, place: Path | str, repo: str, *, is_repairing: bool = False) -> None:
+    """Publish the live record of a place as a dataset, and print to standard error what was sent.
+
+    Args:
+        ledger: The database of forecasts.
+        place: Of the models: a run folder, or a repository on the Hub.
+        repo: The dataset on the Hub, USER/NAME.
+        is_repairing: Send the days again of which rows were published more than once.
+
+    Raises:
+        PublishError: If it cannot be published, if there are such days and they are not repaired, or the
+            ledger lacks a row that was published.
+    """
+    check_repo_name(repo, "--publish")
+    with Ledger.open(ledger) as opened_ledger, passing_folder("v8-record") as folder:
+        staged = LedgerDataset(folder, repo, opened_ledger, place, int(time.time()), is_repairing)
+        published = publish_staged(staged, repo, print_message)
+    unsent = f"Nothing was sent: {published.url} has closes of today, or all that there is."
+    print_message(f"Published: {published.url}" if published.sent else unsent)
