@@ -29,8 +29,7 @@ from v8.base.child import ChildCall, run_in_children
 from v8.base.hardware import SINGLE_THREADED
 from v8.model.networks.loops import STEPS_PER_TRIP, STEPS_VARIABLE
 from v8.profile.profile import Profile, load_profile
-from v8.runs.machine.choices import FORMATS, GPU_LOOPS
-from v8.runs.measuring import MeasurementRequest, measure
+from v8.runs.machine.choices import FORMATS, GPU_LOOPS, MeasurementRequest, take_measurements
 
 BACKENDS = ("tensorflow", "jax")
 LIMIT_S = 200.0
@@ -71,7 +70,7 @@ def measured(profile: Profile, backend: str, loops: Any, options: argparse.Names
         "num_models": options.models,
     }
     request = MeasurementRequest(profile, [measurement, measurement])
-    (answer,) = run_in_children([ChildCall(measure, request, variables)], limit_s=options.limit_s)
+    (answer,) = run_in_children([ChildCall(take_measurements, request, variables)], limit_s=options.limit_s)
     speeds = [line["windows_per_s"] for line in answer.values]
     failure = answer.refusal or (answer.errors.strip().splitlines() or [f"exit code {answer.exit_code}"])[-1]
     return {

@@ -16,7 +16,7 @@ from v8.base.child import ChildCall, run_in_child, run_in_children, send_message
 from v8.base.errors import ProfileError, StorageError, V8Error
 from v8.data.market.series import Series
 from v8.profile.profile import Profile
-from v8.runs.measuring import Measurement, MeasurementRequest, measure
+from v8.runs.machine.choices import Measurement, MeasurementRequest, take_measurements
 
 BACKEND: Measurement = {"measure": "backend"}
 MATMUL: Measurement = {"measure": "matmul", "seconds": 0.01, "size": 8}
@@ -101,14 +101,14 @@ def test_a_process_that_hangs_is_ended() -> None:
 
 @pytest.mark.tf
 def test_measurements_are_taken_one_after_another(request_of_two: MeasurementRequest) -> None:
-    backend, matmul = measure(request_of_two)
+    backend, matmul = take_measurements(request_of_two)
     assert backend["backend"] in backend["versions"]
     assert matmul["size"] == 8
 
 
 @pytest.mark.process
 def test_processes_measure_at_the_same_time(request_of_two: MeasurementRequest) -> None:
-    for result in run_in_children([ChildCall(measure, request_of_two)] * 2):
+    for result in run_in_children([ChildCall(take_measurements, request_of_two)] * 2):
         backend, matmul = result.values
         assert backend["backend"] in backend["versions"]
         assert matmul["size"] == 8

@@ -17,7 +17,7 @@ import pytest
 from v8.base.child import ChildCall, run_in_children
 from v8.base.invocation import collected_later, command, explained_start
 from v8.profile.profile import load_profile
-from v8.runs.measuring import MeasurementRequest, measure
+from v8.runs.machine.choices import MeasurementRequest, take_measurements
 from v8.runs.workers import Process
 
 REPOSITORY = Path(__file__).parents[2]
@@ -256,7 +256,11 @@ def test_the_entry_point_starts_without_the_working_folder_on_the_path(trap: Pat
 @pytest.mark.nightly
 def test_processes_that_we_start_do_not_look_for_modules_in_the_working_folder(trap: Path) -> None:
     (answer,) = run_in_children(
-        [ChildCall(measure, MeasurementRequest(load_profile("range_paths"), [{"measure": "backend"}]))]
+        [
+            ChildCall(
+                take_measurements, MeasurementRequest(load_profile("range_paths"), [{"measure": "backend"}])
+            )
+        ]
     )
     assert (answer.exit_code, trap.exists()) == (0, False), answer.errors
     assert "PYTHONSAFEPATH" not in os.environ

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from v8.api.arguments import argument_kind, checked_argument
 from v8.base.errors import ArgumentError
 from v8.base.options import AtLeastOne, Flag, Options
-from v8.cli.derived import takes_options
+from v8.cli.shared import takes_options
 from v8.runs.options import RunOptions
 
 

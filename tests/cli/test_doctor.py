@@ -16,8 +16,8 @@ import yaml
 
 from v8.base.child import ChildCall, run_in_children
 from v8.profile.profile import Profile
+from v8.runs.machine.choices import MeasurementRequest, take_measurements
 from v8.runs.machine.doctor import Findings, ask_driver, failure_of, report_of
-from v8.runs.measuring import MeasurementRequest, measure
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -197,7 +197,7 @@ def test_sixteen_bits_that_gain_nothing_are_not_recommended(make_profile: Callab
 @pytest.mark.process
 def test_a_measuring_process_that_dies_leaves_its_last_words(make_profile: Callable[..., Profile]) -> None:
     wanted = [{"measure": "matmul", "seconds": 0.01, "size": 8}, {"measure": "stock", "precision": "float8"}]
-    (answer,) = run_in_children([ChildCall(measure, MeasurementRequest(make_profile(), wanted))])
+    (answer,) = run_in_children([ChildCall(take_measurements, MeasurementRequest(make_profile(), wanted))])
     assert [line["size"] for line in answer.values] == [8]
     failure = failure_of(answer, wanted)
     assert failure is not None

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from v8.base.errors import ProfileError
-from v8.runs.engine_kinds import ENGINES, Placement
 from v8.runs.engines import choose_engine
+from v8.runs.options import ENGINES, Placement
 
 
 @pytest.fixture(autouse=True)

@@ -7,8 +7,8 @@ from importlib.util import find_spec
 import pytest
 
 from v8.base.errors import ProfileError
-from v8.runs.engine_kinds import ENGINES, Placement
 from v8.runs.engines import choose_placement
+from v8.runs.options import ENGINES, Placement
 
 
 def test_every_engine_says_where_it_trains_and_names_modules_that_exist() -> None:

@@ -19,10 +19,10 @@ from v8.publish.report.outputs import ReportWriter
 from v8.publish.report.verdict import headline_intervals, verdict
 from v8.runs.events import RunSummary
 from v8.runs.execution import run
-from v8.runs.finished_series import read_test_losses
 from v8.runs.observers import ObserverGroup, RunObserver
 from v8.runs.options import PreparedRun, RunOptions
 from v8.runs.run_folder import read_run
+from v8.runs.serving import read_test_losses
 from v8.runs.trackers import check_trackers
 from v8.runs.tracking import trackers
 

@@ -5,7 +5,7 @@ A command's options are a class whose fields carry a `Flag`:
     class RunOptions(Options):
         epochs: Annotated[AtLeastOne | None, Flag("Most epochs. Default: the profile's.", "N")] = None
 
-From it follow the flags of the command line (`v8.cli.derived`), the keywords of the Python function and their
+From it follow the flags of the command line (`v8.cli.shared`), the keywords of the Python function and their
 checks (`v8.api.arguments`), and the command that a user can paste (`Options.words`).
 """
 

@@ -2,13 +2,19 @@
 
 If the output is not a terminal, it gets nothing but text and line ends. Texts may come from files of other
 people; whatever is printed goes through `v8.base.safe_text.for_terminal`, so that no terminal obeys it.
+
+A terminal itself breaks a line where its last column is, within words. So lines of prose break at spaces, and
+commands to paste stay in one piece. What is no terminal gets every line whole, so that other programs find
+what they look for.
 """
 
 import json
+import re
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 import rich.table
 from rich import box
@@ -17,9 +23,9 @@ from rich.console import Console
 from rich.text import Text
 
 from v8.base.errors import V8Error
+from v8.base.invocation import command
 from v8.base.safe_text import for_terminal
 from v8.base.wording import Table
-from v8.base.wrapping import for_stream
 
 _MIN_PROSE_WIDTH: Final = 20  # columns for prose, however wide the other columns of a table are
 
@@ -147,3 +153,41 @@ def print_message(text: str) -> None:
 def print_error(error: V8Error) -> None:
     """Print an error that does not end the command."""
     print_message(f"error: {error}")
+
+
+_LEAST_WIDTH: Final = 20  # columns; a terminal that claims fewer does not know its width
+_QUOTED: Final = r"`[^`]*`\S*"  # a command within a sentence
+_PASTED: Final = r"(?:(?<=: )|(?<=example ))%s (?:(?!: ).)*$"  # a command up to the end of the line
+
+
+def for_stream(text: str, stream: TextIO) -> str:
+    """Return one line of prose as a stream shows it: broken at spaces if it is a terminal."""
+    return wrapped(text, shutil.get_terminal_size().columns) if stream.isatty() else text
+
+
+def wrapped(text: str, width: int) -> str:
+    r"""Break a line of prose at spaces.
+
+    Args:
+        text: One line. Commands in it are not broken: a terminal that copies them joins their lines itself.
+        width: Columns of the terminal. A word that is longer gets a line of its own.
+
+    >>> wrapped("a lower error than naive", 20)
+    'a lower error than\nnaive'
+    >>> wrapped("Forecast it: python -m v8 predict runs/frontier --source demo", 24)
+    'Forecast it:\npython -m v8 predict runs/frontier --source demo'
+    >>> wrapped("error: python -m v8 run: takes options only; got also 'x'", 30)  # no command to paste
+    "error: python -m v8 run: takes\noptions only; got also 'x'"
+    """
+    if cell_len(text) <= width:
+        return text
+    width = max(width, _LEAST_WIDTH)
+    pattern = f"{_QUOTED}|{_PASTED % re.escape(command())}|\\S+"
+    lines = [""]
+    for token in re.findall(pattern, text):
+        line = f"{lines[-1]} {token}" if lines[-1] else token
+        if lines[-1] and cell_len(line) > width:
+            lines.append(token)
+        else:
+            lines[-1] = line
+    return "\n".join(lines)

@@ -26,8 +26,8 @@ from v8.base.interruption import exit_interrupted, exit_without_teardown, watch_
 from v8.base.invocation import EXIT_INTERRUPTED, command
 from v8.base.net import reporting_waiting_to
 from v8.base.safe_text import for_file, for_terminal
+from v8.base.terminal import for_stream
 from v8.base.version import VERSION, commit
-from v8.base.wrapping import for_stream
 from v8.cli import commands
 from v8.cli.options import with_plugins
 from v8.cli.usage import VALUES, WORDS, usage_error

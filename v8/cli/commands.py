@@ -15,8 +15,8 @@ from v8.base.invocation import command
 from v8.base.net import report_waiting
 from v8.base.registry import advice
 from v8.cli import shared as cli
-from v8.cli.derived import takes_options
 from v8.cli.options import AddedFunctions, require_plot, table_form, with_added_flags
+from v8.cli.shared import takes_options
 from v8.cli.usage import meant_word
 from v8.data.market.series import load_universe
 from v8.data.market.sources.source import SOURCES, OpenedSource, present_source

@@ -32,10 +32,10 @@ from v8.publish.report.outputs import REPORT_FILE
 from v8.publish.report.verdict import headline_intervals, titled, verdict
 from v8.runs import events
 from v8.runs.estimate import ProgressEstimate
-from v8.runs.finished_series import read_test_losses
 from v8.runs.observers import RunContext, RunObserver
 from v8.runs.plan import Plan, count_windows, known_cost, series_seed
 from v8.runs.run_folder import read_run
+from v8.runs.serving import read_test_losses
 
 MOST_PROGRESS_BARS = 8
 """Series with a progress bar of their own on a terminal; further ones are only counted."""

@@ -4,7 +4,7 @@ An engine gets jobs and an observer, and yields the outcome of each series as it
 
     for outcome in engine.train(jobs, observer): ...
 
-`v8.runs.execution` does all that comes before and after. `v8.runs.engine_kinds` lists the kinds of engines;
+`v8.runs.execution` does all that comes before and after. `v8.runs.options` lists the kinds of engines;
 `choose_engine` opens one by the flags of the command line.
 
 On a GPU one process trains one fleet: every step of a small recurrent network is a queue of tiny launches,
@@ -31,11 +31,11 @@ from v8.base.registry import require_package
 from v8.base.starting import quiet_start
 from v8.base.variables import with_variables
 from v8.model.training.programs import kept_programs
-from v8.runs.engine_kinds import ENGINES, EngineKind, Placement
 from v8.runs.events import Note, SeriesOutcome
 from v8.runs.jobs import Engine, Job
 from v8.runs.machine.choices import AUTO, measured_workers
 from v8.runs.observers import RunObserver
+from v8.runs.options import ENGINES, EngineKind, Placement
 from v8.runs.workers import WorkerEngine
 
 DEVICES: Final = ("auto", "cpu", "gpu")

@@ -26,14 +26,13 @@ from v8.forecaster.metadata import ERROR_FILE, redo_offered
 from v8.profile.profile import Profile
 from v8.runs.estimate import ProgressEstimate
 from v8.runs.events import Event, GettingReady, Note, RunSummary, SeriesOutcome, SeriesStarted
-from v8.runs.finished_series import read_finished
 from v8.runs.jobs import DeviceSettings, Engine, Job
 from v8.runs.machine.choices import choose_loops, choose_precision, compiled_loops
 from v8.runs.observers import ObserverGroup, RunObserver, observed, warnings_as_notes
 from v8.runs.plan import Plan, save_cost, series_seed
 from v8.runs.reading import CandleReader, CheckedSeries
 from v8.runs.run_folder import RunFolder, RunRecord
-from v8.runs.serving import stop_serving
+from v8.runs.serving import read_finished, stop_serving
 
 
 def run(

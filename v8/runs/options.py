@@ -3,14 +3,16 @@
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
+from v8.base import annexes
 from v8.base.errors import DataError, ProfileError, UnknownSeriesError, listed
 from v8.base.options import AtLeastOne, Flag, Options
 from v8.base.plugins import load_plugins
+from v8.base.registry import Named, Registry, make_entries, read_list
 from v8.base.storage import home
 from v8.data.market.series import Series, load_universe, series_advice
 from v8.data.market.sources.source import (
@@ -24,7 +26,6 @@ from v8.data.market.sources.source import (
     with_nearest,
 )
 from v8.profile.profile import TABLES_PLACE, Profile, load_profile
-from v8.runs.engine_kinds import ENGINES
 from v8.runs.trackers import TRACKERS
 
 if TYPE_CHECKING:  # usage errors are reported before these are imported, which takes a second
@@ -46,6 +47,35 @@ _CANDLES: Final = "Candles"
 _MACHINE: Final = "Machine"
 _FOLDER: Final = "Run folder"
 _RESULTS: Final = "Results"
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a run trains."""
+
+    num_workers: int  # processes, at least 1
+    fleet_size: int | None  # most series of one program, at least 1; None measures what suits the GPU
+    is_measured: bool = False  # whether `num_workers` only bounds what a measurement before training decides
+    gpus: tuple[str, ...] = ()  # one a process, as CUDA_VISIBLE_DEVICES names it; none: they share all
+    device: str = "auto"  # one of `v8.runs.engines.DEVICES`; engines of other machines look for it there
+    address: str | None = None  # where an engine of other machines finds them; None uses this one
+    variables: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    """Environment variables of every process of the run, see `v8.base.hardware.process_variables`."""
+
+
+@dataclass(frozen=True)
+class EngineKind(Named):
+    """A kind of engine that can be chosen."""
+
+    open: Callable[[Placement], "Engine"]
+    package: str | None = None  # what it needs, by the name that pip knows; None needs nothing
+    is_elsewhere: bool = False  # whether it may train on other machines, at an address
+
+
+_DESCRIPTIONS: Final = [*read_list("v8.runs", "engines.yaml"), *annexes.entries("engines")]
+
+ENGINES: Final = Registry("engine", make_entries(EngineKind, _DESCRIPTIONS, "open"))
+"""Every kind of engine by its name."""
 
 SeriesNames = Annotated[tuple[str, ...], Flag("Repeatable. Default: all.", _SERIES, group=_MODELS)]
 UniverseFile = Annotated[Path | None, Flag("A file that lists series.", "FILE.yaml", group=_MODELS)]

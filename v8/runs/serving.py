@@ -6,11 +6,12 @@
         2026-11-21/          a run folder like any other, named by its newest candle; next 2026-11-21-2
 
 `served_folder` finds the model of a series in a run. `serving.json` is written to a temporary name and
-renamed: a process that is killed leaves the old file or the new one.
+renamed: a process that is killed leaves the old file or the new one. `read_finished` reads what a finished
+series left in its folder, and checks it.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -21,7 +22,17 @@ from v8.base import records
 from v8.base.errors import ArtifactError
 from v8.base.storage import write_json
 from v8.data.market.series import Series, by_series
-from v8.forecaster.metadata import GENERATIONS_FOLDER, METADATA_FILE
+from v8.forecaster.metadata import (
+    GENERATIONS_FOLDER,
+    HISTORY_FILE,
+    METADATA_FILE,
+    Metadata,
+    read_metadata,
+    redo_offered,
+)
+from v8.forecaster.series_artifact import FORECASTS_FILE, ForecastSample, read_sample
+from v8.model.evaluation.fold_losses import TEST_LOSSES_FILE, FoldLosses
+from v8.model.evaluation.leaderboard import TrainingHistory, read_history
 from v8.runs import run_folder
 
 SERVING_FORMAT: Final = 2  # version of the keys of `serving.json`
@@ -132,3 +143,46 @@ def artifact_folder(run: Path, generation: str, series: str) -> Path:
 def generation_folder(run: Path, generation: str) -> Path:
     """Return the run folder of a generation; it need not exist."""
     return run if generation == FIRST else run / GENERATIONS_FOLDER / generation
+
+
+@dataclass(frozen=True)
+class FinishedSeries:
+    """The files of a finished series but for its model."""
+
+    metadata: Metadata
+    history: TrainingHistory  # one row an epoch
+    sample: ForecastSample | None  # forecasts to draw; None where an older v8 wrote none
+    losses: FoldLosses | None  # of the test windows; None where it was not evaluated, or pulled from the Hub
+
+
+def read_finished(folder: Path) -> FinishedSeries:
+    """Read and check what is shown of the series that a folder is named after.
+
+    Raises:
+        ArtifactError: If one of its files is damaged; the error says how to make the series again.
+    """
+    with redo_offered(folder):
+        metadata = read_metadata(folder, series=folder.name)
+        if metadata.is_evaluated:
+            _ = metadata.result  # raises where a section of it is damaged
+        history = read_history(folder / HISTORY_FILE)
+        epochs_run = metadata.training.epochs_run
+        if len(history) != epochs_run:
+            rule = f"must have a row for each of {epochs_run} epochs"
+            got = str(len(history))
+            raise ArtifactError(where=str(folder / HISTORY_FILE), rule=rule, got=got, fix="Restore it")
+        file = folder / TEST_LOSSES_FILE
+        losses = FoldLosses.load(file) if file.exists() else None
+        return FinishedSeries(metadata, history, read_sample(folder / FORECASTS_FILE), losses)
+
+
+def read_test_losses(run: Path, names: Iterable[str]) -> dict[str, FoldLosses]:
+    """Read the losses of the test windows by series, of those of a run that have them.
+
+    Models that were pulled from the Hub have none.
+
+    Raises:
+        ArtifactError: If a file is damaged.
+    """
+    files = {name: served_folder(run, name) / TEST_LOSSES_FILE for name in names}
+    return {name: FoldLosses.load(file) for name, file in files.items() if file.exists()}

@@ -15,7 +15,7 @@ from v8.annexes.comparison.options import ComparisonOptions
 from v8.base.errors import SeriesError
 from v8.base.wording import Table, plural
 from v8.cli import shared as cli
-from v8.cli.derived import takes_options
+from v8.cli.shared import takes_options
 
 if TYPE_CHECKING:
     from v8.runs.backtest_results import BacktestResults

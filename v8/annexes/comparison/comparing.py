@@ -24,7 +24,7 @@ from v8.runs.options import (
 
 if TYPE_CHECKING:
     from v8.annexes.comparison.results import Comparison
-    from v8.runs.engine_kinds import Placement
+    from v8.runs.options import Placement
 
 COMPARED_SERIES: Final = ("BTCUSDT-15m", "BTCUSDT-1h")
 REFERENCE: Final = "aligned"

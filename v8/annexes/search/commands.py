@@ -8,7 +8,7 @@ from v8.annexes.search.options import SearchOptions, prepare_search
 from v8.base.invocation import command
 from v8.base.wording import ABSENT, Table
 from v8.cli import shared as cli
-from v8.cli.derived import takes_options
+from v8.cli.shared import takes_options
 
 if TYPE_CHECKING:  # as in `v8.annexes.search.options`
     from v8.annexes.search.search import Search

@@ -2,7 +2,7 @@
 
 from v8.annexes.trading.options import WorthOptions
 from v8.cli import shared as cli
-from v8.cli.derived import takes_options
+from v8.cli.shared import takes_options
 
 
 @takes_options(WorthOptions)

@@ -1,15 +1,12 @@
 """Reading candle tables of many origins into our columns: written times and numbers, tables in memory.
 
 Columns are found by the names that `v8.data.market.column_names` lists; what their values decide is decided
-here
-(`settled`), once for each table:
+here (`settled`), once for each table:
 
 - The open time is the first of `TIME_NAMES` in the table. Names that usually hold numbers come first, because
   text often has no time zone. In a data frame the index is used if no column holds the open time. A close
   time is not accepted as an open time.
-- Of several volumes `v8.data.market.volumes` selects the one in base currency. Without one the candles have
-no
-  volume.
+- Of several volumes `base_volume` selects the one in base currency. Without one the candles have no volume.
 - A column with symbol, timeframe or series (`SERIES_COLUMNS`) must agree with the requested series in every
   row that has a value, and one with the kind of prices (`PRICE_TYPE_NAMES`) must name traded ones.
 - Columns that tell which bars are closed become one, `is_closed`; `v8.data.market.checks` drops the other
@@ -57,11 +54,11 @@ from v8.data.market.column_names import (
     UNNAMED_COLUMNS,
     VAGUE_TYPE_NAMES,
     VOLUMES,
+    base_volume,
     plain_name,
     wanted_columns,
 )
 from v8.data.market.series import UNIT_S, US_PER_S, Series
-from v8.data.market.volumes import base_volume
 from v8.profile.columns import CLOSE, HIGH, LOW, OHLC, OPEN_TIME, VOLUME, plain_symbol
 
 RawCandles: TypeAlias = pd.DataFrame | Mapping[str, Any] | Sequence[Any] | np.ndarray[Any, Any]

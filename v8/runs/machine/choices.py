@@ -25,6 +25,8 @@ may use of the cores is known beforehand, see `v8.base.hardware.num_usable_cores
 everything that it depends on: processor, GPUs, installed versions, and what its key adds, for example the
 network. If any of it changes, it is measured again. The files only save time: a lost or damaged one is
 measured again, too.
+
+Processes that do nothing else measure (`take_measurements`): the speeds of `v8.model.training.probe`.
 """
 
 import json
@@ -32,27 +34,28 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from pydantic import Field
 
-from v8.base.child import ChildCall, MessageHandler, run_in_children
+from v8.base.child import ChildCall, MessageHandler, report_ready, run_in_children
 from v8.base.errors import with_parameters
-from v8.base.hardware import SINGLE_THREADED, identity
+from v8.base.hardware import SINGLE_THREADED, has_gpu, identity
 from v8.base.hardware import available_bytes as free_bytes
+from v8.base.invocation import collected_later
 from v8.base.records import Count, Number, adapter
+from v8.base.starting import light_start
 from v8.base.storage import digest_json, home, parse_json, read_given, write_cache
 from v8.base.variables import with_variables
 from v8.model.networks.cost import training_flop_per_window
 from v8.model.networks.loops import STEPS_VARIABLE, Loops
 from v8.profile.profile import Profile
-from v8.runs import measuring
-from v8.runs.measuring import Measurement, MeasurementRequest
 
 AUTO: Final = "auto"
 CACHE_FORMAT: Final = 1
@@ -137,6 +140,17 @@ _Speed = Annotated[Number, Field(ge=0)]  # of anything, finite
 MEASUREMENT_OF_FORMATS: Final = dict[_Format, _Speed]  # windows/s by number format
 _SPEED_PER_FLAGS: Final = Annotated[list[_Speed], Field(min_length=len(FLAGS), max_length=len(FLAGS))]
 Result = TypeVar("Result")
+
+Measurement: TypeAlias = dict[str, Any]
+"""One measurement to take: its name as "measure", one of those in `take_measurements`, and its options."""
+
+
+@dataclass(frozen=True)
+class MeasurementRequest:
+    """Measurements of one profile."""
+
+    profile: Profile  # whose network is measured
+    measurements: Sequence[Measurement]  # what to measure, in this order
 
 
 def choose_precision(profile: Profile, *, may_have_gpu: bool, on_message: MessageHandler) -> str:
@@ -384,7 +398,7 @@ def _time_steps(
     """
     measurement: Measurement = {"measure": "formats", "formats": formats, **options}
     request = MeasurementRequest(profile, [measurement])
-    calls = [ChildCall(measuring.measure, request, environment) for environment in environments]
+    calls = [ChildCall(take_measurements, request, environment) for environment in environments]
     results = run_in_children(calls, limit_s=LIMIT_S)
     return [result.values[0] if result.values else {} for result in results]
 
@@ -425,3 +439,24 @@ def _cache_file(name: str, key: Mapping[str, Any]) -> tuple[Path, dict[str, Any]
     backend = os.environ.get("KERAS_BACKEND", "tensorflow")
     full_key = {"format": CACHE_FORMAT, **identity(), "backend": backend, **key}
     return home() / "machine" / f"{name}-{digest_json(full_key)[:16]}.json", full_key
+
+
+def take_measurements(request: MeasurementRequest) -> Iterator[Any]:
+    """Take the measurements of a request one after another; yields plain values."""
+    with collected_later():  # compiling leaves little garbage
+        with light_start():
+            # Not at the top: who asks for measurements does not start TensorFlow.
+            from v8.model.training import probe  # noqa: PLC0415
+        has_gpu()  # looking for GPUs counts as part of the start of the process
+        report_ready()
+        for measurement in request.measurements:
+            options = {name: value for name, value in measurement.items() if name != "measure"}
+            kind = measurement["measure"]
+            if kind == "backend":
+                yield probe.describe_backend()
+            elif kind == "matmul":
+                yield probe.matmul_speed(**options)
+            elif kind == "formats":
+                yield probe.format_speeds(profile=request.profile, **options)
+            else:  # a training step, by layers: "ours" or "stock"
+                yield probe.step_speed(kind, profile=request.profile, **options)

@@ -16,8 +16,13 @@ from v8.base.child import ChildCall, ChildResult, run_in_children
 from v8.base.hardware import describe_machine, load
 from v8.model.networks.cost import ceiling_pct, training_flop_per_window
 from v8.profile.profile import Profile
-from v8.runs.machine.choices import FORMATS, fastest_format
-from v8.runs.measuring import Measurement, MeasurementRequest, measure
+from v8.runs.machine.choices import (
+    FORMATS,
+    Measurement,
+    MeasurementRequest,
+    fastest_format,
+    take_measurements,
+)
 
 PROBE_LIMIT_S = 900  # a measuring process that takes longer hangs, in seconds
 MOST_PROBED_WORKERS = 8
@@ -211,7 +216,7 @@ def _measure(
     """
     sys.stderr.write(f"measuring {title}\n")
     sys.stderr.flush()
-    calls = [ChildCall(measure, MeasurementRequest(profile, own)) for own in measurements]
+    calls = [ChildCall(take_measurements, MeasurementRequest(profile, own)) for own in measurements]
     results = run_in_children(calls, limit_s=PROBE_LIMIT_S)
     for result, own in zip(results, measurements, strict=True):
         for line in result.values:
