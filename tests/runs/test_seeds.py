@@ -51,7 +51,7 @@ def test_each_headline_number_has_its_median_and_both_ends(tmp_path: Path) -> No
     ]
     assert (spreads[0].low, spreads[0].middle, spreads[0].high) == (0.9, 0.91, 0.95)
     table = seeds_table(spreads, 3)
-    assert table.rows[1][2:] == ["× best baseline", "0.990", "0.970", "1.000"]
+    assert table.rows[1][2:] == ["× best baseline", "0.9900", "0.9700", "1.0000"]
     assert "3 seeds" in str(table.title)
     written = json.loads(write_seeds(tmp_path, spreads).read_text())["figures"][0]
     assert written["by_seed"] == {"42": 0.9, "1042": 0.91, "2042": 0.95}

@@ -188,3 +188,10 @@ def test_the_numbers_that_the_page_on_evaluation_works_out_by_hand_are_right() -
     assert (line.slope, line.intercept) == pytest.approx((0.3, 0.95))
     scores = interval_scores(np.array([1.2, 1.5]), np.full(2, 0.8), np.full(2, 1.4), 0.9)
     np.testing.assert_allclose(scores, [0.6, 2.6])
+    # Ten actual ranges, of which one, five and four lie in the three bins of two quantiles.
+    ranges = np.array([0.1] + [0.5] * 5 + [0.9] * 4)
+    quantiles = np.tile([0.25, 0.75], (10, 1))
+    levels = (0.25, 0.75)
+    np.testing.assert_allclose(coverage_by_level(ranges, quantiles), [0.1, 0.6])
+    bins = pit_histogram(ranges, quantiles, levels)
+    np.testing.assert_allclose(bins / np.diff([0.0, *levels, 1.0]), [0.4, 1.0, 1.6])

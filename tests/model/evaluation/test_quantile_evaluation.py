@@ -7,12 +7,15 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from scipy.stats import t
 
 from v8.base.errors import ArtifactError, SeriesError
 from v8.data.windows.dataset import SeriesData
 from v8.model.baselines.baselines import BASELINES
 from v8.model.evaluation.evaluation import QuantileEvaluation, evaluate_quantiles
+from v8.model.evaluation.field_measures import pit_histogram
 from v8.model.evaluation.metrics import QuantileErrors, measure_quantiles
+from v8.model.evaluation.significance import diebold_mariano, min_windows
 from v8.profile.profile import Profile
 from v8.profile.quantile_levels import interval_names
 
@@ -150,6 +153,17 @@ def test_shares_below_quantiles_and_interval_scores_are_those_of_plain_formulas(
     actual = span.actual["volatility"]
     below = [(actual <= made["volatility"][:, :, place]).mean() for place in range(len(levels))]
     assert errors.below == pytest.approx(below)
+    # The histogram of the probability integral transform, of all steps together: no value equals a quantile.
+    flat = made["volatility"].swapaxes(2, 3).reshape(-1, len(levels))
+    assert errors.between == pytest.approx(pit_histogram(actual.ravel(), flat, levels))
+    # The interval of a share is the one of the test that the share is its level.
+    by_window = (actual <= made["volatility"][:, :, 1]).mean(axis=(1, 2))
+    test = diebold_mariano(by_window - levels[1], horizon_bars=span.horizon_bars)
+    margin = errors.below_margin[1]
+    if len(span) < min_windows(span.horizon_bars):
+        assert margin is None and test.standard_error is None
+    else:
+        assert margin == pytest.approx(t.ppf(0.975, test.degrees_of_freedom) * test.standard_error)
     low, high = made["volatility"][:, :, 0], made["volatility"][:, :, -1]
     misses = np.maximum(low - actual, 0) + np.maximum(actual - high, 0)
     share = levels[-1] - levels[0]

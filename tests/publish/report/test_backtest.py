@@ -226,6 +226,7 @@ def quantiles(crps: float, coverage: float) -> QuantileEvaluation:
             coverage=(((coverage,),) * 2,),
             width=(((1.0,),) * 2,),
             below=(0.5,) * 3,
+            below_margin=(0.1,) * 3,
             score=(1.0,),
         )
 

@@ -12,14 +12,22 @@ import pytest
 from v8.base.language import language
 from v8.forecaster.series_artifact import ForecastSample, SampledForecast
 from v8.model.baselines.baselines import BASELINES
-from v8.model.evaluation.evaluation import MODEL, Evaluation
+from v8.model.evaluation.evaluation import (
+    MODEL,
+    EvaluatedQuantiles,
+    Evaluation,
+    QuantileEvaluation,
+)
+from v8.model.evaluation.metrics import QuantileErrors
 from v8.publish.report.charts import COLOURS, NAMED, Chart, axis, line_style, notebook_figure, plotly
 from v8.publish.report.figures import (
     Dot,
     DrawnForecasts,
+    coverage_figure,
     error_figure,
     forecast_figure,
     learning_figure,
+    pit_figure,
     spread_figure,
 )
 from v8.publish.report.markup import STYLE
@@ -166,6 +174,27 @@ def test_every_baseline_has_a_line_of_its_own_however_many_there_are(make_metada
     assert len({json.dumps(one["line"]) for one in lines}) == len(BASELINES) + 1
     assert len({json.dumps(line_style(place)) for place in range(200)}) == 200
     assert all(line_style(place)["color"] != "$blue" for place in range(200))  # the model's
+
+
+def test_quantiles_are_drawn_as_excess_over_their_levels_and_as_a_histogram() -> None:
+    errors = QuantileErrors(
+        pinball=(((1.0,),),) * 3,
+        coverage=(((0.8,),),),
+        width=(((1.0,),),),
+        below=(0.08, 0.5, 0.88),
+        below_margin=(0.02, None, 0.04),
+        score=(1.0,),
+    )
+    tasks = {"volatility": EvaluatedQuantiles({MODEL: errors}, {})}
+    evaluated = QuantileEvaluation((0.05, 0.5, 0.95), 9, tasks)
+    (line,) = plain(coverage_figure(evaluated))["data"]
+    assert line["x"] == ["5 %", "50 %", "95 %"]
+    assert line["y"] == pytest.approx([3.0, 0.0, -7.0])
+    assert line["error_y"]["array"] == pytest.approx([2.0, 0.0, 4.0])
+    (bars,) = plain(pit_figure(evaluated))["data"]
+    assert bars["x"] == ["0 to 5 %", "5 to 50 %", "50 to 95 %", "95 to 100 %"]
+    # Shares of .08, .42, .38 and .12 between quantiles that should hold .05, .45, .45 and .05.
+    assert bars["y"] == pytest.approx([1.6, 0.42 / 0.45, 0.38 / 0.45, 2.4], rel=1e-5)
 
 
 @pytest.mark.parametrize("num_epochs", [1, 3])

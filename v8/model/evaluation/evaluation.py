@@ -195,7 +195,7 @@ class QuantileEvaluation(JsonRecord):
     """Errors of the quantiles of a model and of baselines on the test span of one series."""
 
     kind = "evaluation of quantiles"
-    format = 4
+    format = 5
     levels: tuple[Share, ...]  # all quantile levels, ascending
     num_windows: Count  # windows of the test span
     tasks: Mapping[str, EvaluatedQuantiles]  # by the name of the task
@@ -223,10 +223,11 @@ class QuantileEvaluation(JsonRecord):
             first = _shape_of(evaluated.errors[MODEL].pinball)
             lengths = [len(self.levels), num_intervals, num_intervals]
             expected = [(length, *first[1:]) if length else (0,) for length in lengths]
-            expected += [(len(self.levels),), (num_intervals,)]
+            expected += [(len(self.levels),), (len(self.levels),), (num_intervals,)]
             for errors in evaluated.errors.values():
-                parts = (errors.pinball, errors.coverage, errors.width, errors.below, errors.score)
-                shapes = [_shape_of(cells) for cells in parts]
+                grids = (errors.pinball, errors.coverage, errors.width)
+                rows = (errors.below, errors.below_margin, errors.score)
+                shapes = [*map(_shape_of, grids), *((len(row),) for row in rows)]
                 if not first or shapes != expected:
                     yield f"{task} with losses of another shape than its levels"
 

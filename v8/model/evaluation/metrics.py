@@ -30,7 +30,7 @@ from v8.base.errors import SeriesError
 from v8.base.records import Count, Number
 from v8.data.windows.span import Span
 from v8.model.evaluation.field_measures import interval_scores, qlike
-from v8.model.evaluation.significance import num_effective
+from v8.model.evaluation.significance import diebold_mariano, num_effective
 from v8.profile.columns import CLOSE, OHLC, TASK_OHLC
 from v8.profile.quantile_levels import intervals, pinball
 from v8.profile.tasks import TASKS
@@ -165,9 +165,20 @@ class QuantileErrors:
     below: tuple[Share, ...]
     """Share of actual values at or below each quantile, Q, over steps and columns whose intervals have a
     width: its level, if it is calibrated."""
+    below_margin: tuple[Cell | None, ...]
+    """Half the width of the 95 % interval of each of these shares, Q; None with too few windows, or where the
+    share is the same in every window."""
     score: tuple[Cell, ...]
     """Interval score (Winkler) of each interval over all steps and columns, I, in returns: its width plus
     weighted misses."""
+
+    @property
+    def between(self) -> tuple[float, ...]:
+        """Shares of actual values between neighbouring quantiles, Q + 1, which add up to one.
+
+        They are those of the histogram of the probability integral transform.
+        """
+        return tuple(np.diff([0.0, *self.below, 1.0]).tolist())
 
     @property
     def crps(self) -> float:
@@ -278,14 +289,19 @@ def measure_quantiles(
     has_width_HC = np.array(width[0]) >= MIN_WIDTH if width else np.ones((horizon, num_columns), bool)
     if not has_width_HC.any():
         has_width_HC[:] = True
-    below = [
-        float((actual_NHC <= quantile_NHC)[:, has_width_HC].mean()) for quantile_NHC in by_level.values()
-    ]
+    below = []
+    below_margin = []
+    for quantile_NHC in by_level.values():
+        share_N = (actual_NHC <= quantile_NHC)[:, has_width_HC].mean(axis=1)
+        below.append(float(share_N.mean()))
+        # Windows overlap and volatility lasts: the long-run variance of a test is that of this mean, too.
+        below_margin.append(diebold_mariano(share_N, horizon_bars=horizon).margin_95)
     errors = QuantileErrors(
         pinball=_tuples(losses_QNHC.mean(axis=1)),
         coverage=_tuples(coverage),
         width=_tuples(width),
         below=tuple(below),
+        below_margin=tuple(below_margin),
         score=tuple(score),
     )
     return errors, 2.0 * losses_QNHC.mean(axis=(0, 2, 3))

@@ -110,6 +110,15 @@ class Significance:
         statistic = self.statistic
         return None if statistic is None else float(2.0 * stdtr(self.degrees_of_freedom, -abs(statistic)))
 
+    @property
+    def margin_95(self) -> float | None:
+        """Half the width of the 95 % interval of the mean, in returns; None without an error."""
+        from scipy.special import stdtrit  # noqa: PLC0415 - as above
+
+        if self.standard_error is None:
+            return None
+        return float(stdtrit(self.degrees_of_freedom, 1.0 - ALPHA / 2.0)) * self.standard_error
+
 
 @dataclass(frozen=True, eq=False)
 class Losses:

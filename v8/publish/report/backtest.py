@@ -164,7 +164,8 @@ def seeds_table(spreads: Sequence[SeedSpread], num_seeds: int) -> Table:
     rows: list[list[object]] = []
     for spread in spreads:
         fold = f"{term(spread.pool)}, {spread.timeframe}"
-        figures = [number(value) for value in (spread.middle, spread.low, spread.high)]
+        # Seeds move a figure by less than a thousandth where an ensemble forecasts.
+        figures = [f"{value:.4f}" for value in (spread.middle, spread.low, spread.high)]
         rows.append([fold, term(spread.task), names[spread.figure], *figures])
     return Table(columns, rows, f"Over {plural(num_seeds, 'seed')}: errors as the tables above have them")
 

@@ -189,6 +189,12 @@ def _candle_style(colour: str | None, direction_colour: str) -> Json:
     return {"line": line, "fillcolor": "$card" if colour else direction_colour}
 
 
+def bars(name: str, x: Sequence[Any], y: Sequence[float], colour: str, **options: Any) -> Json:
+    """Return bars, those of several traces beside each other; options are Plotly's."""
+    trace = {"type": "bar", "name": html.escape(name), "x": list(x), "y": list(y)}
+    return trace | {"marker": {"color": colour}} | options
+
+
 def marks(
     x: Sequence[float],
     y: Sequence[Any],

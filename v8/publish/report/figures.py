@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
@@ -15,7 +16,7 @@ from v8.data.features.table import compute_columns
 from v8.data.market.candles import Candles
 from v8.forecaster.series_artifact import ForecastSample, Rows
 from v8.model.baselines.baselines import BASELINES, NAIVE
-from v8.model.evaluation.evaluation import MODEL, Evaluation
+from v8.model.evaluation.evaluation import MODEL, Evaluation, QuantileEvaluation
 from v8.model.evaluation.leaderboard import LeaderboardRow, TrainingHistory, compared, median
 from v8.model.evaluation.significance import is_equal
 from v8.profile.columns import BB_LOWER, BB_UPPER, CLOSE, HIGH, LOW, OHLC, TASK_OHLC
@@ -85,6 +86,60 @@ def _error_line(evaluation: Evaluation, task: str, name: str, style: Json) -> Js
 def _rounded(value: float) -> float:
     """Round to six significant digits, which keeps pages small."""
     return float(f"{value:.6g}")
+
+
+def coverage_figure(evaluated: QuantileEvaluation) -> Chart:
+    """Draw by level how many more actual values than stated lie at or below the model's quantile.
+
+    Bars across a mark are the 95 % interval, which holds 0 where the quantile is calibrated.
+    """
+    names = [say("{level} %", level=percent_of(level)) for level in evaluated.levels]
+    lines = []
+    for task, quantiles in evaluated.tasks.items():
+        errors = quantiles.errors[MODEL]
+        excess = [
+            _rounded(100.0 * (share - level))
+            for level, share in zip(evaluated.levels, errors.below, strict=True)
+        ]
+        margins = [_rounded(100.0 * (margin or 0.0)) for margin in errors.below_margin]
+        colour = f"${TASKS[task].colour}"
+        line = charts.line(
+            term(TASKS[task].title),
+            names,
+            excess,
+            {"color": colour, "width": 2},
+            mode="lines+markers",
+            error_y={"type": "data", "array": margins, "thickness": 1.2, "width": 4},
+            hovertemplate="%{y:+.2f}",
+        )
+        lines.append(line)
+    x = axis(say("quantile"), type="category")
+    y = axis(say("percentage points"), zerolinecolor="$soft")
+    return Chart(lines, 300, x, y, tells_all_at_x=True, has_legend_below=True)
+
+
+def pit_figure(evaluated: QuantileEvaluation) -> Chart:
+    """Draw the histogram of the probability integral transform: actual values between the model's quantiles.
+
+    A bar is the share of actual values between two neighbouring quantiles, divided by the stated one.
+    """
+    borders = [0.0, *evaluated.levels, 1.0]
+    names = [
+        say("{low} to {high} %", low=percent_of(low), high=percent_of(high))
+        for low, high in pairwise(borders)
+    ]
+    stated = np.diff(borders)
+    traces = []
+    for task, quantiles in evaluated.tasks.items():
+        densities = [_rounded(density) for density in quantiles.errors[MODEL].between / stated]
+        colour = f"${TASKS[task].colour}"
+        title = term(TASKS[task].title)
+        traces.append(charts.bars(title, names, densities, colour, hovertemplate="%{y:.3f}"))
+    level: Json = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 1, "y1": 1}
+    level |= {"line": {"color": "$soft", "width": 1.5, "dash": "dash"}}
+    x = axis(type="category")
+    y = axis(say("share ÷ stated share"), rangemode="tozero")
+    return Chart(traces, 300, x, y, rules=[level], tells_all_at_x=True, has_legend_below=True)
 
 
 def learning_figure(history: TrainingHistory, best_epoch: int) -> Chart:

@@ -478,8 +478,24 @@ def _intervals(evaluated: QuantileEvaluation | None, price_range: RangeCoverage 
         title = say("{task}, over all steps", task=titled(task))
         tables.append(shown_table(Table(header, rows, title)))
     tables.append(_coverage_by_level(evaluated))
+    label = say(
+        "Actual values at or below each quantile, more than stated, in percentage points; the bars are 95 % "
+        "intervals. Of calibrated quantiles all lie at 0, within chance."
+    )
+    pictures = [plot(figures.coverage_figure(evaluated), label)]
+    label = say(
+        "Histogram of the probability integral transform: how many actual values lie between neighbouring "
+        "quantiles, divided by the stated share. Calibrated: 1 everywhere; high at both ends: too narrow."
+    )
+    pictures.append(plot(figures.pit_figure(evaluated), label))
     range_note = element("p", range_sentence(price_range)) if price_range else ""
-    return filled("v8.publish.report", "intervals.html", tables=join(tables), price_range=range_note)
+    return filled(
+        "v8.publish.report",
+        "intervals.html",
+        tables=join(tables),
+        charts=join(pictures),
+        price_range=range_note,
+    )
 
 
 def _coverage_by_level(evaluated: QuantileEvaluation) -> Html:
