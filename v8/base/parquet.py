@@ -111,7 +111,6 @@ def _require_bounded(file: ParquetContent, schema: pa.Schema, most_rows: int, mo
 
 
 def _column(column: pa.ChunkedArray, field: pa.Field, most_text: int) -> pa.ChunkedArray:
-    """Convert a column to the type of a field."""
     is_dictionary = types.is_dictionary(column.type)
     kind = column.type.value_type if is_dictionary else column.type
     if types.is_string(kind) or types.is_large_string(kind):

@@ -19,7 +19,7 @@ from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from v8.base.errors import ArtifactError, ProfileError, V8Error, shown
 from v8.base.safe_text import markup_in
-from v8.base.storage import parse_json, read_given
+from v8.base.storage import parse_json, read_plain
 
 AS_WRITTEN: Final = "must be as v8 wrote it"  # the rule of files that users do not edit
 MISSING: Final = "no such key"
@@ -65,7 +65,6 @@ ColumnName = Annotated[
 Positive = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]  # an integer from 1 to a million
 Moment = Annotated[str, Field(strict=True, max_length=40), refusing(_fault_of_moment)]  # ISO 8601 with a zone
 Sha256 = Annotated[str, Field(strict=True, pattern="^[0-9a-f]{64}$")]  # 64 hex digits
-MAX_FILE_BYTES: Final = 16 << 20  # metadata of 1,000 steps have this size, other files a hundredth of it
 _MAX_DEPTH: Final = 40  # levels of nesting; files of v8 have at most 9
 _MAX_LINE: Final = 10_000  # characters of a text; the longest text in files of v8 is a command line
 _MAX_VALUE_LENGTH = 120  # characters of a value that an error quotes
@@ -109,24 +108,6 @@ def read_json_object(file: Path, *, fix: str) -> dict[str, Any]:
         got = type(content).__name__
         raise ArtifactError(where=location, rule="must hold a JSON object", got=got, fix=fix)
     return content
-
-
-def read_plain(
-    file: Path, *, fix: str, most_bytes: int = MAX_FILE_BYTES, kind: type[V8Error] = ArtifactError
-) -> bytes:
-    """Read a regular file of bounded size; a pipe or a device is refused.
-
-    Args:
-        file: The file.
-        fix: What the user can do if it cannot be read.
-        most_bytes: Most bytes that are read; a longer file is refused.
-        kind: The class of the error.
-    """
-    try:
-        return read_given(file, most_bytes)
-    except OSError as error:
-        rule = f"must be a file that can be read, of at most {most_bytes:,} bytes"
-        raise kind(where=str(file), rule=rule, got=error.strerror or "an error", fix=fix) from error
 
 
 def _sanitized(node: Any, depth: int = 0) -> Any:

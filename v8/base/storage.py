@@ -32,7 +32,7 @@ from typing import Any, Final, Self
 import psutil
 from filelock import FileLock, Timeout
 
-from v8.base.errors import ArtifactError, StorageError, shown
+from v8.base.errors import ArtifactError, StorageError, V8Error, shown
 
 _MAKER: Final = r"(?P<pid>[1-9][0-9]{0,9})(-(?P<machine>[0-9a-f]{6}))?"
 """Part of a file name: the process that writes the file and its machine, since machines may share folders."""
@@ -46,6 +46,7 @@ LARGEST_SHARE: Final = 1 / 20
 """With more series: largest share of the run time that writing one file may take."""
 LOCK_NAME: Final = ".lock"
 HOLDER_NAME: Final = ".lock-holder"  # holds the process id: on Windows the locked file itself cannot be read
+MAX_FILE_BYTES: Final = 16 << 20  # metadata of 1,000 steps have this size, other files a hundredth of it
 _MAX_HOLDER_BYTES: Final = 20
 _log = logging.getLogger(__name__)
 _warn_once = cache(_log.warning)
@@ -372,6 +373,24 @@ def waited_lock(path: Path, most_s: float) -> Iterator[bool]:
         yield is_free
     finally:
         lock.release()
+
+
+def read_plain(
+    file: Path, *, fix: str, most_bytes: int = MAX_FILE_BYTES, kind: type[V8Error] = ArtifactError
+) -> bytes:
+    """Read a regular file of bounded size; a pipe or a device is refused.
+
+    Args:
+        file: The file.
+        fix: What the user can do if it cannot be read.
+        most_bytes: Most bytes that are read; a longer file is refused.
+        kind: The class of the error.
+    """
+    try:
+        return read_given(file, most_bytes)
+    except OSError as error:
+        rule = f"must be a file that can be read, of at most {most_bytes:,} bytes"
+        raise kind(where=str(file), rule=rule, got=error.strerror or "an error", fix=fix) from error
 
 
 def read_given(path: Path, most_bytes: int) -> bytes:

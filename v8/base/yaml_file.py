@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final
 import yaml
 
 from v8.base.errors import ProfileError, shown
-from v8.base.records import read_plain
+from v8.base.storage import read_plain
 
 MAX_YAML_BYTES: Final = 65_536  # the longest shipped profile has 2,000; the library reads 100,000 a second
 MAX_YAML_DEPTH: Final = 8  # lists and mappings within each other; a profile has four

@@ -220,7 +220,6 @@ _LONGEST_NAME: Final = max(map(len, _all_commands()))
 
 
 def _print_version(is_asked: bool) -> None:
-    """Print the version and end, if `--version` is given."""
     if is_asked:
         revision = commit()
         sys.stdout.write(f"v8 {VERSION} (commit {revision})\n" if revision else f"v8 {VERSION}\n")

@@ -218,7 +218,6 @@ def _bad_parameter(error: Any, place: str) -> ProfileError:
 
 
 def _rule_of_number(parameter: Any) -> str:
-    """Say which numbers a parameter takes."""
     noun = "a whole number" if _is_whole(parameter) else "a number"
     low, high = _limits(parameter)
     if low is None:

@@ -299,6 +299,5 @@ def _fault_of_sizes(model: onnx.ModelProto) -> str | None:
 
 
 def _results(graph: onnx.GraphProto) -> Iterator[str]:
-    """Yield the names of all results of operations."""
     for node in graph.node:
         yield from filter(None, node.output)

@@ -150,7 +150,6 @@ def _graph_of(model: onnx.ModelProto, weights: Mapping[str, NDArray[np.float32]]
 
 
 def _session_of(model: onnx.ModelProto, file: Path) -> Any:
-    """Load a model into onnxruntime."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1

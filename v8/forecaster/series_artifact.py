@@ -399,7 +399,6 @@ def _features(metadata: Metadata) -> str:
 
 
 def _feature_notes(metadata: Metadata) -> list[str]:
-    """Return the notes on the features of a model."""
     definitions = "\n".join(feature.definition for feature in metadata.features)
     others = listed(neighbours(metadata.names))
     return [

@@ -33,7 +33,7 @@ from v8.base.invocation import command
 from v8.base.plugins import loaded, other_plugins
 from v8.base.records import AS_WRITTEN, Sha256, Text
 from v8.base.registry import nearest
-from v8.base.storage import FolderLock, Pace, parse_json, sweep, write_json
+from v8.base.storage import FolderLock, Pace, parse_json, read_plain, sweep, write_json
 from v8.data.market.candles import CandlePin
 from v8.data.market.series import Series, by_series, is_series_like
 from v8.forecaster.metadata import ERROR_FILE
@@ -414,7 +414,6 @@ def folder_advice(path: Path, otherwise: str = "Check the path") -> str:
 
 
 def _no_run_error(path: Path) -> ArtifactError:
-    """Return the error for a path that is not the folder of a run."""
     runs = sorted(str(file.parent) for file in islice(path.glob(f"*/{RUN_FILE}"), _MOST_RUNS))
     if not path.is_dir():
         got = "a file" if path.exists() else "no such folder"
@@ -436,7 +435,7 @@ def require_own_profile(file: Path, *, fix: str) -> None:
     """
     # Read again: `read_json_object` changes texts so that they can be printed, but the digest is of the
     # original texts.
-    content = parse_json(records.read_plain(file, fix=fix))
+    content = parse_json(read_plain(file, fix=fix))
     digest = str(content["profile_digest"])
     if not is_digest_of(digest, content["profile"]):
         rule = f"must be the profile whose digest stands in profile_digest ({shown(digest)[:12]})"

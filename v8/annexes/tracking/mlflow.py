@@ -95,7 +95,6 @@ class MlflowRuns:
         return str(experiment.experiment_id if experiment else self._client.create_experiment(name))
 
     def _log_model(self, run_id: str, folder: Path) -> None:
-        """Log the files of a model with what loads them."""
         pyfunc = import_module("mlflow.pyfunc")
         metadata = read_metadata(folder)
         with tempfile.TemporaryDirectory() as place:

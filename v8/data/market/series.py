@@ -241,7 +241,6 @@ def _names(location: str, value: object) -> list[str]:
 
 
 def _require_unique(location: str, names: Iterable[object]) -> None:
-    """Refuse names that are repeated."""
     repeated = sorted(name for name, count in Counter(map(str, names)).items() if count > 1)
     if repeated:
         rule = "names each entry once"

@@ -112,7 +112,6 @@ class Baseline(Named):
 
 
 def _no_forecast(span: Span) -> TaskForecasts:
-    """Forecast no task."""
     return {}
 
 

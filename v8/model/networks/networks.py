@@ -284,5 +284,4 @@ def _operation(operation: Any, products: Products) -> Any:
 
 
 def _layers(network: keras.Model) -> list[Layer]:
-    """List the layers but the inputs."""
     return [layer for layer in network.layers if not isinstance(layer, keras.layers.InputLayer)]

@@ -154,7 +154,6 @@ class GraphWriter:
             self.names[id(tensor)] = name
 
     def _inner_model(self, model: Any, call: Any) -> None:
-        """Write a model that is called as a layer."""
         for inner, outer in zip(model.inputs, call.input_tensors, strict=True):
             self.names[id(inner)] = self.names[id(outer)]
         self.walk(model)
@@ -325,7 +324,6 @@ def _weight(writer: GraphWriter, layer: Any, role: str) -> str:
 
 
 def _activated(writer: GraphWriter, activation: Any, x: str) -> str:
-    """Write an activation of a layer."""
     name = getattr(activation, "__name__", str(activation))
     if name == "linear":
         return x

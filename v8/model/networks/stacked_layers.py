@@ -175,7 +175,6 @@ def _einsum_dense(stock: Layer, weights: Sequence[Tensor], x: Tensor, products: 
 
 
 def _kernel_and_bias(weights: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
-    """Return the kernel, and the bias where there is one."""
     return weights[0], weights[1] if len(weights) > 1 else None
 
 

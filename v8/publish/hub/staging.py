@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from v8.base import annexes, records
+from v8.base import annexes
 from v8.base.errors import ArtifactError, PublishError, listed
-from v8.base.storage import write_bytes, write_text
+from v8.base.storage import MAX_FILE_BYTES, read_plain, write_bytes, write_text
 from v8.data.market.sources.source import CandleSource
 from v8.forecaster import metadata as artifacts
 from v8.forecaster.metadata import (
@@ -316,7 +316,6 @@ def stage_run(
 
 
 def _best_sample(serving: Serving, models: Iterable[Metadata]) -> ForecastSample | None:
-    """Return the sample of forecasts of the best model that has one."""
     for row in rank_results(model.result for model in models):
         sample = read_sample(serving.folder(row.series) / FORECASTS_FILE)
         if sample is not None:
@@ -381,8 +380,8 @@ def _copy_artifact(source: Path, target: Path, model: Metadata) -> None:
     if model.onnx_sha256 is not None:
         names.append(ONNX_FILE)
     for name in names:
-        max_bytes = MAX_UNPACKED_BYTES if name in (MODEL_FILE, ONNX_FILE) else records.MAX_FILE_BYTES
-        write_bytes(target / name, records.read_plain(source / name, fix=fix, most_bytes=max_bytes))
+        max_bytes = MAX_UNPACKED_BYTES if name in (MODEL_FILE, ONNX_FILE) else MAX_FILE_BYTES
+        write_bytes(target / name, read_plain(source / name, fix=fix, most_bytes=max_bytes))
     read_history(target / HISTORY_FILE)
     file = model.verified_model(target)
     check_keras_file(file)

@@ -25,8 +25,7 @@ from urllib.parse import quote
 
 from v8.base.errors import listed
 from v8.base.language import chosen, say, term
-from v8.base.records import MAX_FILE_BYTES
-from v8.base.storage import digest_bytes, open_given, read_given, write_text
+from v8.base.storage import MAX_FILE_BYTES, digest_bytes, open_given, read_given, write_text
 from v8.base.version import VERSION
 from v8.base.wording import ABSENT, Table, count, duration, epochs, moment, number, p_value, percent, spaced
 from v8.data.windows.dataset import SPANS, WindowCounts

@@ -100,7 +100,6 @@ def draw_forecast(candles: Candles, forecast: pd.DataFrame, file: Path, *, notes
 
 
 def _write_png(file: Path, sheet: Figure) -> None:
-    """Write a sheet, atomically."""
     drawing = io.BytesIO()
     picture = io.BytesIO()
     info = PngInfo()

@@ -114,7 +114,6 @@ def _rows(series: LiveSeries, intervals: Sequence[str]) -> Iterator[list[object]
 
 
 def _comparison_cells(live: LiveTask, against: BaselineComparison) -> list[object]:
-    """Return the cells of the comparison with one baseline."""
     return [
         live.errors[against.baseline],
         against.relative_mae,

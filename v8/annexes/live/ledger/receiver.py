@@ -269,7 +269,6 @@ def _alert_line(event: Mapping[str, Any]) -> str:
 
 
 def _forecast_lines(events: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return a line for each close, and one for each of its forecasts."""
     by_close: dict[str, list[str]] = {}
     for event in events:
         data = event["data"]

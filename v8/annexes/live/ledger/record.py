@@ -319,7 +319,6 @@ class _TaskLosses:
         return len(np.unique(self.losses.index.to_numpy() // DAY_S))
 
     def _against(self, baseline: str) -> BaselineComparison:
-        """Compare the model with one baseline."""
         model_mean = self.means[MODEL]
         baseline_mean = self.means[baseline]
         p_value = None

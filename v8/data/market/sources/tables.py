@@ -224,7 +224,6 @@ def _is_header(names: Sequence[str]) -> bool:
 
 
 def _is_row(values: Sequence[str]) -> bool:
-    """Return whether a line is a row of candles."""
     if len(values) == len(ARCHIVE_COLUMNS):
         return values[0].strip().isdigit()
     if len(values) not in UNNAMED_COLUMNS or len(values) < _FEWEST_UNNAMED:

@@ -249,7 +249,6 @@ def _days_from(zips: _SeriesZips, first: pd.Period, last_s: int) -> Tables:
 
 
 def _recent_days(last_s: int) -> list[pd.Period]:
-    """List the days of this month and the last."""
     return _days(_period(last_s, "M") - 1, _period(last_s, "D"))
 
 
