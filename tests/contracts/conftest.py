@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from v8.data.market.candles import Candles
 from v8.data.market.series import Series
 from v8.data.market.sources.demo import DemoSource
 from v8.forecaster.forecaster import Forecaster
+from v8.model.baselines.baselines import BASELINES
 from v8.profile.profile import Profile
 from v8.runs.jobs import Job
 from v8.runs.local import InProcessEngine
@@ -73,3 +74,41 @@ def _run_toy(profile: Profile, home: Path, candles: Candles | None = None) -> To
 @pytest.fixture(scope="session")
 def run_toy() -> Callable[..., ToyRun]:
     return _run_toy
+
+
+@pytest.fixture
+def run_task(
+    make_profile: Callable[..., Profile], make_ranged_profile: Callable[..., Profile], tmp_path: Path
+) -> Callable[..., ToyRun]:
+    """Train a task next to the candles, in one of both ways to scale; every baseline is evaluated on it."""
+
+    def run(task: str, way: str) -> ToyRun:
+        make = make_ranged_profile if way == "ranged" else make_profile
+        tasks = {name: {"weight": 1.0, "loss": "mae"} for name in ("ohlc", task)}
+        profile = make("dense_newest", tasks=tasks, calibration="ensemble", training={"epochs": 1})
+        finished = _run_toy(profile, tmp_path)
+        installed = {name for name, one in BASELINES.items() if one.is_installed()}
+        assert set(finished.evaluation["tasks"][task]["errors"]) == {"model", *installed}
+        return finished
+
+    return run
+
+
+@pytest.fixture
+def jobs_of() -> Callable[[Profile, Sequence[str], Path], list[Job]]:
+    """Make the jobs of a profile for some series of the demo market; their seeds count from 0."""
+
+    def jobs(profile: Profile, names: Sequence[str], run: Path) -> list[Job]:
+        return [
+            Job(
+                DemoSource().candles(Series.parse(name), profile.newest_bars),
+                profile,
+                seed,
+                run / name,
+                is_publishable=False,
+                candle_seconds=0.0,
+            )
+            for seed, name in enumerate(names)
+        ]
+
+    return jobs

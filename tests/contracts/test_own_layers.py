@@ -12,8 +12,6 @@ import pytest
 
 import v8
 from v8.data.features.table import FeatureTable
-from v8.data.market.series import Series
-from v8.data.market.sources.demo import DemoSource
 from v8.data.windows.dataset import prepare_series
 from v8.profile.families import FAMILIES
 from v8.profile.families.family import Family, Layers, NetworkSettings, NetworkShape, Units, dense_flop
@@ -67,25 +65,19 @@ def registered() -> Iterator[None]:
 def test_series_are_trained_one_by_one_with_a_note(
     make_profile: Callable[..., Profile],
     make_table: Callable[..., FeatureTable],
+    jobs_of: Callable[..., list[Job]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("V8_HOME", str(tmp_path / "home"))
     network = {"family": "dense_flat", "units": (5,)}
     profile = make_profile("lstm_dense", network=network, training={"epochs": 2})
-    jobs = [
-        Job(
-            DemoSource().candles(Series.parse(name), profile.newest_bars),
-            profile,
-            seed,
-            tmp_path / "run" / name,
-            is_publishable=False,
-            candle_seconds=0.0,
-        )
-        for seed, name in enumerate(NAMES)
-    ]
     events: list[Event] = []
-    outcomes = list(InProcessEngine(fleet_size=2).train(jobs, EventCallback(events.append)))
+    outcomes = list(
+        InProcessEngine(fleet_size=2).train(
+            jobs_of(profile, NAMES, tmp_path / "run"), EventCallback(events.append)
+        )
+    )
     assert [outcome.reason for outcome in outcomes] == [None, None]
     notes = [event.text for event in events if isinstance(event, Note)]
     assert notes == ["Series are trained one by one, not as a fleet: flat (Flatten) has no stacked twin."]

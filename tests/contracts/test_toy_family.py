@@ -20,8 +20,6 @@ from pydantic import Field, ValidationError
 import v8
 from v8.base.errors import ProfileError
 from v8.data.features.table import FeatureTable
-from v8.data.market.series import Series
-from v8.data.market.sources.demo import DemoSource
 from v8.data.windows.dataset import prepare_series
 from v8.model.networks.cost import training_flop_per_window
 from v8.model.networks.networks import build_network, counterparts
@@ -159,23 +157,15 @@ def test_a_fleet_of_it_gives_each_network_back(make_profile: Callable[..., Profi
 def test_it_is_trained_as_a_fleet_saved_and_loaded_by_v8_and_by_plain_keras(
     make_profile: Callable[..., Profile],
     make_table: Callable[..., FeatureTable],
+    jobs_of: Callable[..., list[Job]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("V8_HOME", str(tmp_path / "home"))
     profile = toy(make_profile)
-    jobs = [
-        Job(
-            DemoSource().candles(Series.parse(name), profile.newest_bars),
-            profile,
-            seed,
-            tmp_path / "run" / name,
-            is_publishable=False,
-            candle_seconds=0.0,
-        )
-        for seed, name in enumerate(NAMES)
-    ]
-    outcomes = list(InProcessEngine(fleet_size=2).train(jobs, RunObserver()))
+    outcomes = list(
+        InProcessEngine(fleet_size=2).train(jobs_of(profile, NAMES, tmp_path / "run"), RunObserver())
+    )
     assert [outcome.reason for outcome in outcomes] == [None, None]
     for name in NAMES:
         data = prepare_series(make_table(profile, series=name), profile)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from v8.model.baselines.baselines import BASELINES
 from v8.profile.profile import Profile
 from v8.profile.tasks import TASKS, UNITLESS, Closes, Task
 
@@ -43,19 +41,8 @@ def registered() -> Iterator[None]:
 @pytest.mark.tf
 @pytest.mark.usefixtures("registered")
 @pytest.mark.parametrize("way", ["anchored", "ranged"])
-def test_a_task_of_one_file_goes_all_the_way(
-    make_profile: Callable[..., Profile],
-    make_ranged_profile: Callable[..., Profile],
-    run_toy: Callable[..., Any],
-    tmp_path: Path,
-    way: str,
-) -> None:
-    make = make_ranged_profile if way == "ranged" else make_profile
-    tasks = {name: {"weight": 1.0, "loss": "mae"} for name in ("ohlc", "width")}
-    profile = make("dense_newest", tasks=tasks, calibration="ensemble", training={"epochs": 1})
-    run = run_toy(profile, tmp_path)
-    installed = {name for name, one in BASELINES.items() if one.is_installed()}
-    assert set(run.evaluation["tasks"]["width"]["errors"]) == {"model", *installed}
+def test_a_task_of_one_file_goes_all_the_way(run_task: Callable[..., Any], way: str) -> None:
+    run = run_task("width", way)
     assert "width" in run.leaderboard.splitlines()[0]
     assert "Width of the bands" in run.page
     assert run.plain["width"].shape == (1, 3, 1)
