@@ -1,4 +1,7 @@
-"""What charts of the app and of the report share: the colour of volatility, and labels that are whole."""
+"""What charts of the app and of the report share: the colour of volatility.
+
+tests/annexes/live/app/test_page_in_browser.py looks at the charts themselves.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ import re
 
 import pytest
 
-from v8.base.storage import packaged
 from v8.profile.columns import TASK_VOLATILITY
 from v8.profile.tasks import TASKS
 from v8.publish.report.charts import COLOURS
@@ -31,26 +33,3 @@ def test_the_colour_of_volatility_is_no_other_one_and_its_intervals_have_it(sche
         assert sum(differences) > 60, other
     for fan in ("fan_of_task", "fan_of_task_inner"):
         assert parts_of(COLOURS[fan][scheme]) == own
-
-
-def test_the_app_draws_volatility_in_the_colour_of_the_report() -> None:
-    name = TASKS[TASK_VOLATILITY].colour
-    script = packaged("v8.annexes.live.app", "chart.js")
-    styles = dict(re.findall(r'(volatility\w*): (?:line\(|{ colour: )paint\("(\w+)"\)', script))
-    # What is known is grey in both, see `knownColour` in candles.js.
-    assert styles == {"volatility": "other", "volatility_band": "fan_of_task", "volatility_ahead": name}
-    style = packaged("v8.annexes.live.app", "page.css")
-    assert f".chart-legend .volatility b {{ color: var(--{name}); }}" in style
-    for rule in re.findall(r"^\.mood\.\w+ {.*}$", style, re.MULTILINE):
-        assert set(re.findall(r"--(\w+)", rule)) <= {name, "card", "rule"}  # those of lines are grey
-
-
-@pytest.mark.parametrize(
-    ("package", "name"), [("v8.annexes.live.app", "chart.js"), ("v8.publish.report", "candles.js")]
-)
-def test_every_chart_leaves_out_labels_that_its_edges_would_cut(package: str, name: str) -> None:
-    # tests/annexes/live/app/test_page_in_browser.py looks at the labels themselves.
-    script = packaged(package, name)
-    charts = re.findall(r"(\S+) = createChart\(", script)
-    assert charts != []
-    assert charts == re.findall(r"leaveOutCutLabels\(([\w.]+)\);", script)

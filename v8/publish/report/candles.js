@@ -1,8 +1,8 @@
 // Charts of candles and forecasts that can be moved, zoomed and read, of the library `lightweight-charts`,
 // which the page holds. Each is drawn from the JSON beside it, see v8/publish/report/candle_chart.py.
 (() => {
-  const { createChart, CandlestickSeries, LineSeries } = globalThis.LightweightCharts;
-  const { chartOptions, colours, DrawnSeries, element, fillArea, leaveOutCutLabels, moment, price, share } = globalThis.v8Touch;
+  const { CandlestickSeries, LineSeries } = globalThis.LightweightCharts;
+  const { chartOptions, colours, createChart, DrawnSeries, element, fillArea, moment, price, share } = globalThis.v8Touch;
 
   const MOST_KEYS = 4;  // the others are folded away
   const LEAST_BODY_PX = 3;  // of a forecast candle, whose close is often its open
@@ -110,7 +110,6 @@
       options.handleScroll.mouseWheel = false;
       options.handleScale = { mouseWheel: false };
       this.chart = createChart(this.box, options);
-      leaveOutCutLabels(this.chart);
       this.keys = [];
       this.addCandles(paint);
       content.tasks.forEach((task) => this.addTask(task, paint));

@@ -1,7 +1,7 @@
 // What the charts of the report (candles.js) and those of the app (v8/annexes/live/app/chart.js) share. It is a plain script
 // after the library `lightweight-charts`, because a report is one file, which can import nothing.
 globalThis.v8Touch = (() => {
-  const { customSeriesDefaultOptions } = globalThis.LightweightCharts;
+  const { createChart: makeChart, customSeriesDefaultOptions } = globalThis.LightweightCharts;
   const root = document.documentElement;
   const HALF_LABEL_PX = 20;  // of a time such as 12:00, the longest label, in a wide font
 
@@ -40,8 +40,9 @@ globalThis.v8Touch = (() => {
     localization: { locale: root.lang },
   });
 
-  /** Leave out a label of the time axis that the left or right edge of a chart would cut. */
-  const leaveOutCutLabels = (chart) => {
+  /** Make a chart that leaves out a label of the time axis which its left or right edge would cut. */
+  const createChart = (box, options) => {
+    const chart = makeChart(box, options);
     const scale = chart.timeScale();
     const tickMarkFormatter = (time) => {
       const x = scale.timeToCoordinate(time);
@@ -53,6 +54,7 @@ globalThis.v8Touch = (() => {
     apply();
     scale.subscribeVisibleLogicalRangeChange(apply);
     scale.subscribeSizeChange(apply);
+    return chart;
   };
 
   // A series that its method `draw` draws: `data` has the bars, see the "custom series" of the library.
@@ -72,5 +74,5 @@ globalThis.v8Touch = (() => {
     context.fill();
   };
 
-  return { chartOptions, colours, DrawnSeries, element, fillArea, leaveOutCutLabels, moment, price, share };
+  return { chartOptions, colours, createChart, DrawnSeries, element, fillArea, moment, price, share };
 })();

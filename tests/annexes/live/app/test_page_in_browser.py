@@ -229,6 +229,12 @@ def test_a_chart_frames_the_range_of_prices_ahead(
         }
         return counts;
     })()"""
+    is_legend_of_volatility = """(() => {
+        const sign = document.querySelector('.chart-legend .volatility b');
+        const own = getComputedStyle(document.documentElement).getPropertyValue('--volatility').trim();
+        const parts = [1, 3, 5].map((at) => parseInt(own.slice(at, at + 2), 16));
+        return getComputedStyle(sign).color === `rgb(${parts.join(', ')})`;
+    })()"""
     is_drawn = f"(({{ ink, volatility }}) => ink > 10 && volatility > 0)({num_pixels})"
 
     def chart(issued: IssuedForecast) -> dict[str, Any]:
@@ -242,6 +248,7 @@ def test_a_chart_frames_the_range_of_prices_ahead(
             browser.look(width)
             browser.open(f"{page.url}/series/{BTC}", DRAWN)
             browser.wait(is_drawn)
+            assert browser.value(is_legend_of_volatility)
             ahead = page.get(f"/api/chart/{BTC}").json()["range"]
             decimals = int(browser.value("document.querySelector('.chart-place').dataset.decimals"))
             low, high = (f"{ahead[end]:,.{decimals}f}" for end in ("low", "high"))

@@ -2,8 +2,8 @@
 // of a series from /api/chart, and coverage by day from the table of the live record.
 import { onPart, present } from "/page.js";
 
-const { createChart, CandlestickSeries, LineSeries } = window.LightweightCharts;
-const { chartOptions, colours, DrawnSeries, element, fillArea, leaveOutCutLabels, moment, price, share } = window.v8Touch;
+const { CandlestickSeries, LineSeries } = window.LightweightCharts;
+const { chartOptions, colours, createChart, DrawnSeries, element, fillArea, moment, price, share } = window.v8Touch;
 const root = document.documentElement;
 const DASHED = 2;
 const LONG_DASHES = 3;  // dashes of a thin line, which would look dotted
@@ -66,7 +66,6 @@ class SeriesChart {
     this.node = element("div", { class: "chart-frame" }, this.legend, this.box, this.buttons());
     place.prepend(this.node);
     this.chart = createChart(this.box, options(colours(), false));
-    leaveOutCutLabels(this.chart);
     this.addSeries();
     this.paint();
     this.chart.subscribeCrosshairMove(({ time }) => this.read(time === undefined ? undefined : time));
@@ -295,7 +294,6 @@ const drawCoverage = (place) => {
   place.prepend(legend, box);
   const paint = colours();
   const coverage = createChart(box, options(paint, true));
-  leaveOutCutLabels(coverage);
   const lines = [paint("blue"), paint("orange"), paint("purple")];
   table.querySelectorAll("[data-nominal]").forEach((title, at) => {
     const color = lines[at % lines.length];
