@@ -28,6 +28,7 @@ from v8.model.evaluation.leaderboard import LeaderboardRow
 from v8.model.evaluation.significance import BaselineComparison
 from v8.model.evaluation.verdict import Verdict
 from v8.model.training.progress import EpochRecord
+from v8.profile.tasks import TASKS
 from v8.runs.events import (
     EpochEnded,
     Event,
@@ -297,12 +298,22 @@ def test_the_board_stands_beside_naive_and_the_best_baseline(capsys: pytest.Capt
     one, two = (score(multiple, 0.01, 0.02, beside="har") for multiple in (0.8, 0.6))
     print_leaderboard([board_row("AUSDT-1h", bands=one), board_row("BUSDT-1h", bands=two)], Path())
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert "series naive har" in lines  # the last line of the header
+    assert lines[lines.index("AUSDT-1h 0.800* 1.600*") - 2].endswith("naive × har")
     assert "AUSDT-1h 0.800* 1.600*" in lines
     assert lines[1] == (
         "Bollinger bands: 30.0 % lower error than the naive forecast (significant for 2 of 2 series), "
         "40.0 % higher than the best baseline, “har” (significant for 2 of 2 series)."
     )
+
+
+def test_a_board_of_four_tasks_is_one_table_of_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = terminal(monkeypatch)
+    monkeypatch.setenv("COLUMNS", "80")
+    tasks = {task: score(0.8, 0.01, 0.02, beside="range_paths") for task in TASKS}
+    print_leaderboard([board_row("DOGEUSDT-15m", **tasks)], Path())
+    lines = re.sub(r"\x1b\[\d+m", "", screen.getvalue()).splitlines()
+    (row,) = [line for line in lines if line.startswith("DOGEUSDT-15m ")]
+    assert len(row.split()) == 1 + 2 * len(TASKS) and len(row.rstrip()) <= 80
 
 
 def test_where_all_series_of_a_call_failed_the_board_of_others_is_not_printed(

@@ -27,6 +27,7 @@ from v8.data.market.sources.source import CandleSource
 from v8.forecaster.metadata import ERROR_FILE
 from v8.model.evaluation.leaderboard import LeaderboardRow, best_baseline_names, compared, untested
 from v8.model.evaluation.significance import reading_marks
+from v8.profile.columns import TASK_BANDS, TASK_VOLATILITY
 from v8.profile.profile import audiences, load_profile
 from v8.publish.report.outputs import REPORT_FILE
 from v8.publish.report.verdict import headline_intervals, titled, verdict
@@ -218,7 +219,7 @@ def print_leaderboard(rows: Sequence[LeaderboardRow], run: Path) -> None:
         cells.append(line)
     demo = " - DEMO MARKET, simulated, not a real coin" if any(row.source == "demo" for row in rows) else ""
     title = f"Leaderboard: the model's mean absolute error as a multiple (×) of another forecast's{demo}"
-    columns = ["series", *(f"{titled(task)} × {spaced(name)}" for task, name in comparisons)]
+    columns = ["series", *(f"{_brief_title(task)} × {spaced(name)}" for task, name in comparisons)]
     print_table(Table(columns, cells, title))
     best = best_baseline_names(rows)
     if best:
@@ -231,6 +232,11 @@ def print_leaderboard(rows: Sequence[LeaderboardRow], run: Path) -> None:
     else:
         why = "the test spans hold too few windows to test."
         print_lines(f"Below 1 the model has the lower error. Nothing is known yet: {why}")
+
+
+def _brief_title(task: str) -> str:
+    """Return the title of a task in a column's head: so that eight columns fit in 80 letters."""
+    return {TASK_BANDS: "Bands", TASK_VOLATILITY: "Vol"}.get(task, titled(task))
 
 
 class _LiveDisplay:

@@ -132,7 +132,7 @@ def test_the_report_says_it_in_heading_and_table(run: Path, leaderboard: dict[st
     page = (run / REPORT_FILE).read_text("utf-8")
     assert "Best baselines: Candles: offset at 15m, last close at 1h; Bollinger bands: " in page
     for name, row in leaderboard.items():
-        (heading,) = re.findall(rf"<summary>{name}<span>(.*?)</span></summary>", page)
+        (heading,) = re.findall(rf"<summary>{name}<span (.*?)</span></summary>", page)
         for task, title in TITLES.items():
             verdicts = dict.fromkeys((row[f"{task}_verdict"], row[f"{task}_verdict_against_best"]))
             assert f"{title}: {spaced(', '.join(verdicts))}" in heading
@@ -260,7 +260,7 @@ def of_leaderboard(run: Path, metadata: Metadata) -> str:
 
 def of_report(run: Path, metadata: Metadata) -> str:
     page = (run / REPORT_FILE).read_text("utf-8")
-    (heading,) = re.findall(rf"<summary>{metadata.series}<span>(.*?)</span></summary>", page)
+    (heading,) = re.findall(rf"<summary>{metadata.series}<span (.*?)</span></summary>", page)
     # It writes names of baselines as words.
     for name in BASELINES:
         heading = heading.replace(spaced(name), name)

@@ -325,7 +325,7 @@ def test_profiles_that_look_differently_far_back_are_compared_on_the_windows_tha
     )
     assert advice(uneven)[0].startswith("Take aligned: 15.0 % lower")
     page = comparison_page(uneven)
-    assert page.index(windows) < page.index("Take aligned: ") < page.index("<table")
+    assert page.index("Take aligned: ") < page.index(windows) < page.index("<table")
     assert page.count(windows) == 1  # no sentence stands twice
     # Which one, and in how many series: the first card.
     card = page[page.index('<section class="card">') : page.index("</section>")]

@@ -141,13 +141,13 @@ def test_a_chart_can_be_read_bar_by_bar_zoomed_and_pointed_at(page: Path, visit:
     seen = visit.act(page, READ)
     assert "first" not in seen  # nothing is shown before
     assert "1970-01-01 11:00" in seen["newest"]
-    assert "actual candleO 100.000 H 102.000 L 99.000 C 101.000" in seen["newest"]
-    assert "Bollinger bands, actual values97.000 – 103.000" in seen["newest"]
+    assert "actual candleO 100 H 102 L 99 C 101" in seen["newest"]
+    assert "Bollinger bands, actual values97 – 103" in seen["newest"]
     assert "Volatility, actual values1.000 %" in seen["newest"]
     assert "1970-01-01 07:00" in seen["fourth"]
     # The forecast after the sixth candle is of its values.
-    assert "forecast candleO 100.000 H 102.000 L 99.000 C 101.000" in seen["fourth"]
-    assert "Bollinger bands, forecast97.000 – 103.000" in seen["fourth"]
+    assert "forecast candleO 100 H 102 L 99 C 101" in seen["fourth"]
+    assert "Bollinger bands, forecast97 – 103" in seen["fourth"]
     assert "Volatility, forecast1.000 %" in seen["fourth"]
     assert "1970-01-01 00:00" in seen["oldest"] and "forecast candle" not in seen["oldest"]
     assert 3 <= int(seen["bars"]) < 12

@@ -236,7 +236,7 @@ def comparison_csv(comparison: Comparison) -> str:
 
 def comparison_page(comparison: Comparison) -> Html:
     """Return the page; charts on it need a browser, tables do not."""
-    body = [verdict_box("", *windows_note(comparison), *advice(comparison))]
+    body = [verdict_box("", *advice(comparison))]
     body.append(row_of_cards(_profile_cards(comparison)))
     all_errors = profile_errors(comparison)
     explanations = []
@@ -251,13 +251,13 @@ def comparison_page(comparison: Comparison) -> Html:
         body.append(plot(chart, label))
         is_recommended = not reason_for_none(comparison, all_errors)
         explanations.append(_chart_note(is_recommended=is_recommended))
-    for sentence in (*formula_notes(comparison), budget_sentence(comparison)):
+    for sentence in (*windows_note(comparison), *formula_notes(comparison), budget_sentence(comparison)):
         body.append(element("p", sentence, class_="soft"))
     explanations += cautions(comparison)
     if explanations:
         paragraphs = [element("p", sentence, class_="soft") for sentence in explanations]
         body.append(folded(say("How to read these figures"), *paragraphs))
-    shown = windows_note(comparison)  # at the top
+    shown = windows_note(comparison)  # above
     for heading, parts in contents(comparison):
         content = [_to_markup(part) for part in parts if part not in shown]
         is_open = heading in {say("Failed"), say("Worth and cost")}

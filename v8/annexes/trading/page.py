@@ -324,7 +324,7 @@ def _trading_content(results: TradingResults) -> Iterator[Html]:
     yield row_of_cards(_money_card(result, results) for result in money)
     yield element("div", *_plots(results), class_="charts")
     yield folded(say("The same in sentences"), *(element("p", sentence) for sentence in sentences(results)))
-    yield shown_table(_short_table([*money, *scores]))
+    yield shown_table(_short_table([*money, *scores]), class_="wrapped")
     tables = [shown_table(table, class_="wrapped figures") for table in rules_tables(results.pooled)]
     yield folded(say("Every number of each rule"), *tables)
     yield folded(

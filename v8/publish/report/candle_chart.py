@@ -5,11 +5,13 @@ forecasts are drawn for pictures by `v8.publish.report.figures.issued_on_the_way
 """
 
 import json
-import math
 from collections.abc import Sequence
 from typing import Any, Final
 
+import numpy as np
+
 from v8.base.language import say, term
+from v8.data.market.candles import price_decimals, simulated_price_decimals
 from v8.forecaster.series_artifact import ForecastSample, SampledForecast
 from v8.profile.columns import CLOSE, OHLC, TASK_OHLC
 from v8.profile.quantile_levels import interval_names, intervals
@@ -20,7 +22,9 @@ _PLACE_CLASS: Final = "touch"
 """Class of the element in which `candles.js` draws a chart."""
 
 
-def candle_chart(sample: ForecastSample, label: str, others: Sequence[str] = ()) -> Html:
+def candle_chart(
+    sample: ForecastSample, label: str, others: Sequence[str] = (), *, is_demo: bool = False
+) -> Html:
     """Return the chart of a sample with its caption; the page draws it when it becomes visible.
 
     Args:
@@ -28,8 +32,9 @@ def candle_chart(sample: ForecastSample, label: str, others: Sequence[str] = ())
         label: The caption.
         others: Names of series whose charts can be chosen instead, each with a section on the same page, that
             of the sample among them; empty without a choice.
+        is_demo: Whether the prices are simulated, which decides how many decimals they are written with.
     """
-    content = json.dumps(chart_content(sample), separators=(",", ":"), allow_nan=False)
+    content = json.dumps(chart_content(sample, is_demo=is_demo), separators=(",", ":"), allow_nan=False)
     choice: str = ""
     if len(others) > 1:
         options = [
@@ -53,15 +58,19 @@ def has_candle_chart(markup: str) -> bool:
     return f'class="{_PLACE_CLASS}"' in markup
 
 
-def chart_content(sample: ForecastSample) -> dict[str, Any]:
+def chart_content(sample: ForecastSample, *, is_demo: bool) -> dict[str, Any]:
     """Return a sample as the script reads it: JSON values, times in seconds since the epoch."""
     tasks = [task for task in TASKS.values() if task.name in sample.actual and task.name != TASK_OHLC]
     names = interval_names(sample.levels)
-    closes = [row[OHLC.index(CLOSE)] for row in sample.actual[TASK_OHLC]]
+    candles = np.asarray(sample.actual[TASK_OHLC])
+    if is_demo:
+        decimals = simulated_price_decimals(float(candles[-1, OHLC.index(CLOSE)]))
+    else:
+        decimals = price_decimals(candles)
     return {
         "time": sample.open_time_s,
         "candles": sample.actual[TASK_OHLC],
-        "decimals": _decimals(closes),
+        "decimals": decimals,
         "intervals": [say("close, {share} interval", share=name) for name in names],
         "tasks": [_task_content(sample, task, place) for place, task in enumerate(tasks)],
         "issued": [_issued_content(sample, issued, tasks) for issued in sample.issued],
@@ -123,13 +132,3 @@ def _intervals(
         [(low[column], high[column]) for low, high in zip(by_level[lower], by_level[upper], strict=True)]
         for lower, upper in intervals(sample.levels)
     ]
-
-
-def _decimals(prices: Sequence[float]) -> int:
-    """Return how many decimals show six significant digits of prices.
-
-    >>> _decimals([57_971.0]), _decimals([1.2345]), _decimals([0.00001234])
-    (1, 5, 10)
-    """
-    largest = max(map(abs, prices), default=0.0)
-    return max(0, 5 - math.floor(math.log10(largest))) if largest else 2

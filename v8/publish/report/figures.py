@@ -276,7 +276,7 @@ def _dot_trace(row: str, dots: Sequence[Dot], colour: str, edge: float) -> Json:
         customdata=tooltips,
         hovertemplate="%{customdata}<extra></extra>",
         hoverinfo=None,
-        textposition="top left",  # those at the right edge have no other place
+        textposition="bottom left",  # the text of the median is above the row
     )
 
 

@@ -49,17 +49,27 @@ def first_screen(
         "v8.publish.report",
         "opening.html",
         scope=scope_of(rows),
-        cards=join(_cards(rows, intervals or {})),
+        cards=join(task_cards(rows, intervals or {})),
         price_range=_price_range(rows),
-        candles=candle_chart(sample, sample_note(sample), others) if sample else "",
+        candles=_candles(rows, sample, others) if sample else "",
         charts=join(plot(chart, chart.title) for chart in figures.verdict_figures(rows)),
         tasks=facts((titled(task), term(TASKS[task].sentence)) for task in TASKS if task in compared_tasks),
         alpha=percent(ALPHA, 0),
     )
 
 
-def _cards(rows: Sequence[LeaderboardRow], intervals: Mapping[str, ErrorInterval]) -> Iterator[Html]:
-    """Show the verdict on each task, in the order of `TASKS`: what is of most use comes first."""
+def _candles(rows: Sequence[LeaderboardRow], sample: ForecastSample, others: Sequence[str]) -> Html:
+    is_demo = any(row.is_demo for row in rows)
+    return candle_chart(sample, sample_note(sample), others, is_demo=is_demo)
+
+
+def task_cards(rows: Sequence[LeaderboardRow], intervals: Mapping[str, ErrorInterval]) -> Iterator[Html]:
+    """Show the verdict on each task, in the order of `TASKS`: what is of most use comes first.
+
+    Args:
+        rows: The leaderboard.
+        intervals: By task that of the error relative to the best baseline's, see `headline_intervals`.
+    """
     errors: dict[str, dict[str, RelativeError]] = {}
     for (task, name), comparisons in compared(rows).items():
         error = RelativeError.of(*comparisons.values())

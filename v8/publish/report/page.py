@@ -64,7 +64,13 @@ from v8.publish.report.markup import (
     plot,
     shown_table,
 )
-from v8.publish.report.verdict import best_baselines_in_words, in_words, source_in_words, titled
+from v8.publish.report.verdict import (
+    best_baselines_in_words,
+    in_words,
+    source_in_words,
+    titled,
+    verdict_in_brief,
+)
 from v8.runs.run_folder import RunRecord
 
 MARK: Final = "●"
@@ -226,7 +232,7 @@ def _leaderboard(rows: Sequence[LeaderboardRow], bodies: Mapping[str, Html | Non
     """
     comparisons = compared(rows)
     num_columns = Counter(TASKS[task].title for task, _ in comparisons)
-    header = ["Series", *(f"× {spaced(name)}" for _, name in comparisons)]
+    header = ["Series", *(_column_head(name) for _, name in comparisons)]
     header += ["direction, step 1", "best epoch", "time"]
     lines = [_median_cells(rows, comparisons)]
     lines += [_leaderboard_cells(row, comparisons) for row in rows]
@@ -255,6 +261,11 @@ def _leaderboard(rows: Sequence[LeaderboardRow], bodies: Mapping[str, Html | Non
         baselines=baselines,
         sections=join(series_section(row, bodies[row.series]) for row in rows),
     )
+
+
+def _column_head(name: str) -> str:
+    """Name the forecast that a column compares with; the sign is never alone on a line."""
+    return f"×\u00a0{spaced(name)}"
 
 
 _Comparisons = Mapping[tuple[str, str], Mapping[str, BaselineComparison]]
@@ -289,7 +300,7 @@ def _leaderboard_cells(row: LeaderboardRow, comparisons: _Comparisons) -> list[s
 
 def _p_table(rows: Sequence[LeaderboardRow], comparisons: _Comparisons) -> Table:
     """Show the corrected p-values of the leaderboard, where nothing can be pointed at."""
-    header = ["Series", *(f"× {spaced(name)}" for _, name in comparisons)]
+    header = ["Series", *(_column_head(name) for _, name in comparisons)]
     lines = []
     for row in rows:
         of_row = [by_series.get(row.series) for by_series in comparisons.values()]
@@ -328,7 +339,7 @@ def _series_line(result: LeaderboardRow) -> Html:
 
 
 def _summary(row: LeaderboardRow) -> Html:
-    """Give the verdicts on one series in words."""
+    """Give the verdict on one series in the words of its tile; a pointer shows those on each task."""
     summaries = []
     for task, of_task in row.tasks.items():
         outcomes = [in_words(comparison.outcome, comparison.name) for comparison in of_task.comparisons]
@@ -336,8 +347,11 @@ def _summary(row: LeaderboardRow) -> Html:
         summaries.append(
             say("{task}: {outcomes}", task=titled(task), outcomes=say(", ").join(dict.fromkeys(outcomes)))
         )
+    text, style = verdict_in_brief(row)
     # Translators: stands between the parts of a list.
-    return element("summary", row.series, element("span", say("; ").join(summaries)))
+    return element(
+        "summary", row.series, element("span", text, class_=style, title=say("; ").join(summaries))
+    )
 
 
 def series_body(result: SeriesResult, history: TrainingHistory, sample: ForecastSample | None) -> Html:
@@ -360,7 +374,7 @@ def series_body(result: SeriesResult, history: TrainingHistory, sample: Forecast
     return filled(
         "v8.publish.report",
         "series.html",
-        forecasts=_forecasts(sample),
+        forecasts=_forecasts(sample, is_demo=result.is_demo),
         charts=join(charts),
         errors=join(tables),
         intervals=_intervals(result.quantiles, result.price_range),
@@ -375,10 +389,10 @@ def series_body(result: SeriesResult, history: TrainingHistory, sample: Forecast
     )
 
 
-def _forecasts(sample: ForecastSample | None) -> Html:
+def _forecasts(sample: ForecastSample | None, *, is_demo: bool) -> Html:
     if sample is None:
         return element("p", say("No forecasts are stored with this model."))
-    return candle_chart(sample, sample_note(sample))
+    return candle_chart(sample, sample_note(sample), is_demo=is_demo)
 
 
 def _error_tables(evaluation: Evaluation, task: str) -> Iterator[Html]:

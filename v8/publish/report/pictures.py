@@ -44,8 +44,8 @@ _POINTS: Final = 0.75
 _BODY_BARS: Final = 0.66
 """Width of a candle's body, in bars."""
 
-_ALIGNMENTS: Final = {"top left": "right", "top center": "center", "top right": "left"}
-"""How a text is aligned with its mark, by Plotly's position of it."""
+_ALIGNMENTS: Final = {"left": "right", "center": "center", "right": "left", "top": "bottom", "bottom": "top"}
+"""How a text is aligned with its mark, by each word of Plotly's position of it."""
 
 _DASHES: Final = {"solid": "-", "dot": ":", "dash": "--"}
 
@@ -255,9 +255,16 @@ def _draw_dots(axes: Axes, trace: Json) -> None:
         positions = [positions] * len(x)
     for place, row, text, position in zip(x, rows, trace["text"], positions, strict=True):
         if text:
-            alignment = _ALIGNMENTS[position]
-            label = html.unescape(text)
-            axes.annotate(label, (place, row), (0, 7), textcoords="offset points", ha=alignment, fontsize=7)
+            vertical, horizontal = position.split()
+            axes.annotate(
+                html.unescape(text),
+                (place, row),
+                (0, 5 if vertical == "top" else -5),
+                textcoords="offset points",
+                ha=_ALIGNMENTS[horizontal],
+                va=_ALIGNMENTS[vertical],
+                fontsize=7,
+            )
 
 
 def _draw_candles(axes: Axes, trace: Json) -> None:

@@ -187,6 +187,31 @@ def verdict(
     return [scope_of(rows), *best_first(verdicts.values())]
 
 
+def verdict_in_brief(row: LeaderboardRow | None) -> tuple[str, str]:
+    """Return the stored verdict on a series in a few words that name the baseline, and the CSS class for it.
+
+    Counts the tasks with a significantly lower error than the best baseline, and those with a significantly
+    higher error than one of the two baselines.
+    """
+    verdicts = list(row.tasks.values()) if row else []
+    outcomes = [verdict.best.outcome for verdict in verdicts]
+    num_lower = outcomes.count(BEATS)
+    num_higher = len([verdict for verdict in verdicts if verdict.lost_to])
+    num = len(verdicts)
+    if num_lower and num_higher:
+        text = say(
+            "tasks better than baselines: {lower}, worse: {higher}", lower=num_lower, higher=num_higher
+        )
+        return text, "mixed"
+    if num_lower:
+        return say("beats best baseline: {n} of {num} tasks", n=num_lower, num=num), "better"
+    if num_higher:
+        return say("worse than a baseline: {n} of {num} tasks", n=num_higher, num=num), "worse"
+    if set(outcomes) <= {UNKNOWN}:
+        return say("not tested: too few windows"), "untested"
+    return say("not clearly better than baseline"), "untested"
+
+
 def headline_intervals(
     rows: Sequence[LeaderboardRow], losses: Mapping[str, FoldLosses]
 ) -> dict[str, ErrorInterval]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -224,9 +225,13 @@ def test_report_card_and_page_show_intervals(made: SimpleNamespace, issued: Issu
     with_range = replace(issued, price_range=PriceRange(1.0, 2.0))
     assert on_test in ForecastView(snapshot, with_range, PastMonth()).part
     assert on_test in with_range.range_line()  # `predict` says what the page says
+    figures = re.findall("<strong>(.*?)</strong>", ForecastView(snapshot, with_range, PastMonth()).part)
+    assert with_range.written_price(1.0) + " – " + with_range.written_price(2.0) in figures
+    assert "not known" in figures
     snapshot.row_of[row.series] = replace(row, price_range=RangeCoverage(60, 54))
     on_test = "In 60 checks on test candles it held 54 times (90.0 %)."
     assert on_test in ForecastView(snapshot, with_range, PastMonth()).part
+    assert "<strong>90.0 %</strong>" in ForecastView(snapshot, with_range, PastMonth()).part
     assert "Dotted frame: 9 of 10 times" in ForecastView(snapshot, with_range, PastMonth()).part
     assert ChartReader()(with_range)["range"] == {"share": 0.9, "low": 1.0, "high": 2.0}
     chart = ChartReader()(issued)
@@ -240,7 +245,7 @@ def test_report_card_and_page_show_intervals(made: SimpleNamespace, issued: Issu
     high = issued.forecast["close_q95"].iloc[0]
     caption = "The median forecast of the close, then 90 % intervals"
     assert f"<caption><span>{caption}</span></caption>" in part and "50 % intervals" not in part
-    shown = next(text for text in part.split("<td>") if " – " in text).partition("<")[0]
+    shown = next(text for text in part.split("<td>")[1:] if " – " in text).partition("<")[0]
     assert [float(end.replace(",", "")) for end in shown.split(" – ")] == pytest.approx([low, high], rel=1e-5)
 
 

@@ -20,6 +20,7 @@ from v8.annexes.live.app.tiles import (
     MOODS,
     Selection,
     TileNumbers,
+    direction_of,
     mood_label,
     mood_of,
     signed_percent,
@@ -37,11 +38,12 @@ from v8.base.storage import digest_bytes
 from v8.base.wording import ABSENT, Table, count, duration, moment, percent, plural, spaced
 from v8.data.market.series import Series, iso
 from v8.data.market.sources.demo import DemoSource
+from v8.model.evaluation.leaderboard import LeaderboardRow
 from v8.model.evaluation.price_range import pooled
 from v8.profile.columns import BAND_PERIOD_BARS, CLOSE, HIGH, LOW, TOTAL_RANGE, VOLATILITY, WAVE_COLUMNS
 from v8.profile.quantile_levels import interval_names, intervals, quantile_column
 from v8.profile.tasks import TASKS, is_share
-from v8.publish.report.first_screen import row_of_cards, task_card
+from v8.publish.report.first_screen import row_of_cards, task_card, task_cards
 from v8.publish.report.markup import DEMO_WARNING, Html, element, facts, filled, folded, join, shown_table
 from v8.publish.report.page import marked
 from v8.publish.report.verdict import RelativeError, TaskVerdict, titled, verdict
@@ -459,10 +461,7 @@ class ForecastView:
     def _tile(self) -> Iterator[Html]:
         numbers = self.numbers
         forecast = self._forecast
-        prices = self.issued.price_range
-        ends = (float(forecast[LOW].min()), float(forecast[HIGH].max()))
-        if prices is not None:
-            ends = (prices.low, prices.high)
+        ends = self._range_ends()
         yield sparkline(
             self.issued.candles.column(CLOSE),
             forecast[CLOSE].to_numpy(),
@@ -494,9 +493,11 @@ class ForecastView:
             demo=_demo_banner(not issued.is_dated),
             age=self._age_warning(),
             range=self._range_text(),
+            now=join(self._now_cards()),
             lead=self._tested_range_text(),
             meaning=self._volatility_meaning(),
             outlook=self._volatility_text(),
+            verdict_cards=row_of_cards(task_cards([self._row], {})),
             verdicts=_sentence_list(self._verdict_sentences()),
             inputs=self._inputs_text(),
             newest=self._newest_text(),
@@ -508,6 +509,50 @@ class ForecastView:
             numbers=self._table(),
             trained=facts(self._training_facts()),
         )
+
+    @property
+    def _row(self) -> LeaderboardRow:
+        return self._snapshot.row_of[str(self._series)]
+
+    def _now_cards(self) -> Iterator[Html]:
+        """Show in figures what its tile shows: price, range ahead, how often it held, volatility."""
+        numbers = self.numbers
+        change = element("i", signed_percent(numbers.change), class_=direction_of(numbers.change))
+        closed = say("closed {closed} UTC", closed=moment(iso(self.issued.closed_s)))
+        price = self._format(CLOSE, self.issued.candles.column(CLOSE)[-1])
+        yield _now_card(say("Price"), price, closed, join([say("24 h"), " ", change]))
+        low, high = self._range_ends()
+        ahead = f"{self._format(LOW, low)} – {self._format(HIGH, high)}"
+        if self.issued.price_range is None:
+            yield _now_card(self._period(), ahead, say("Medians: how far beyond is not forecast."))
+        else:
+            yield _now_card(self._period(), ahead, say("9 of 10 times the price should stay within."))
+        tested = self._row.price_range
+        if self.issued.price_range is not None and tested is not None:
+            share = percent(tested.share) if tested.has_enough_windows else say("not known")
+            yield _now_card(say("How often it held"), share, coverage_sentence(tested))
+        if VOLATILITY in self._forecast:
+            mood = mood_label(numbers.percentile, self._volatility_text())
+            usual = ""
+            if numbers.percentile is not None:
+                usual = say(
+                    "Higher than {share} % of the time in the last {days} days.",
+                    share=numbers.percentile,
+                    days=MONTH_DAYS,
+                )
+            figure = self._format(VOLATILITY, self._forecast[VOLATILITY].iloc[-1])
+            yield _now_card(say("Volatility ahead"), join([figure, mood]), usual)
+
+    def _period(self) -> str:
+        """Name the time ahead."""
+        return say("Next {span}", span=duration(len(self._forecast) * self._series.bar_s, omits_zero=True))
+
+    def _range_ends(self) -> tuple[float, float]:
+        """Return between which prices the bars ahead stay, or their lowest and highest median."""
+        prices = self.issued.price_range
+        if prices is not None:
+            return prices.low, prices.high
+        return float(self._forecast[LOW].min()), float(self._forecast[HIGH].max())
 
     def _range_text(self) -> str:
         """Say between which prices the coming bars stay 9 times of 10."""
@@ -531,7 +576,7 @@ class ForecastView:
     def _tested_range_text(self) -> str:
         """Say what `_range_text` says, and how often it was so on the test candles where that is known."""
         text = self._range_text()
-        tested = self._snapshot.row_of[str(self._series)].price_range
+        tested = self._row.price_range
         if self.issued.price_range is None or tested is None:
             return text
         return f"{text} {coverage_sentence(tested)}"
@@ -589,7 +634,7 @@ class ForecastView:
 
     def _best_baselines_text(self) -> str:
         """Name the best baseline of each task."""
-        tasks = self._snapshot.row_of[str(self._series)].tasks
+        tasks = self._row.tasks
         names = []
         for task, against in tasks.items():
             names.append(say("{task}: {outcomes}", task=titled(task), outcomes=spaced(against.best.baseline)))
@@ -597,7 +642,7 @@ class ForecastView:
 
     def _verdict_sentences(self) -> list[str]:
         """Compare its errors on the test span with those of baselines."""
-        _, *sentences = verdict([self._snapshot.row_of[str(self._series)]])
+        _, *sentences = verdict([self._row])
         return sentences
 
     def _inputs_text(self) -> str | Html:
@@ -690,6 +735,15 @@ class ForecastView:
             yield f"{name} span", f"{moment(span['first_open'])} – {moment(span['last_open'])}"
         for name, value in training.items():
             yield spaced(name), str(value or ABSENT)
+
+
+def _now_card(title: str, figure: str, *sentences: str) -> Html:
+    """Return a card with one figure of the present, and what it means."""
+    shown = element("strong", figure)
+    below = [element("span", sentence) for sentence in sentences if sentence]
+    return element(
+        "section", element("h2", title), element("div", shown, *below, class_="figure"), class_="card"
+    )
 
 
 def _input_in_words(name: str) -> str:

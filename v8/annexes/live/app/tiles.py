@@ -15,8 +15,8 @@ from v8.base.language import chosen, say, term
 from v8.base.wording import ABSENT, moment
 from v8.data.market.series import Series, iso
 from v8.model.evaluation.leaderboard import LeaderboardRow
-from v8.model.evaluation.significance import BEATS, UNKNOWN
 from v8.publish.report.markup import Html, element, join
+from v8.publish.report.verdict import verdict_in_brief
 
 MOODS: Final = ("calm", "usual", "wild")
 """Labels of a volatility compared with the month before, see `mood_of`."""
@@ -269,33 +269,8 @@ def direction_of(change: float | None) -> str:
 
 
 def verdict_chip(row: LeaderboardRow | None, sentence: str) -> Html:
-    """Return the stored verdict on a series in a few words that name the baseline, with its sentence.
-
-    Counts the tasks with a significantly lower error than the best baseline, and those with a significantly
-    higher error than one of the two baselines.
-    """
-    verdicts = list(row.tasks.values()) if row else []
-    outcomes = [verdict.best.outcome for verdict in verdicts]
-    num_lower = outcomes.count(BEATS)
-    num_higher = len([verdict for verdict in verdicts if verdict.lost_to])
-    num = len(verdicts)
-    if num_lower and num_higher:
-        text = say(
-            "tasks better than baselines: {lower}, worse: {higher}", lower=num_lower, higher=num_higher
-        )
-        style = "mixed"
-    elif num_lower:
-        text = say("beats best baseline: {n} of {num} tasks", n=num_lower, num=num)
-        style = "better"
-    elif num_higher:
-        text = say("worse than a baseline: {n} of {num} tasks", n=num_higher, num=num)
-        style = "worse"
-    elif set(outcomes) <= {UNKNOWN}:
-        text = say("not tested: too few windows")
-        style = "untested"
-    else:
-        text = say("not clearly better than baseline")
-        style = "untested"
+    """Return the stored verdict on a series in a few words, with its sentence."""
+    text, style = verdict_in_brief(row)
     return element("span", text, class_=f"chip {style}", title=sentence)
 
 
