@@ -14,9 +14,8 @@ from v8.publish.report import backtest as page
 from v8.publish.report.outputs import ReportWriter
 from v8.runs.backtest import Backtest, run_folds
 from v8.runs.backtest_options import BacktestOptions, PreparedBacktest
-from v8.runs.backtest_results import BacktestResults, read_results
+from v8.runs.backtest_results import BacktestPlan, BacktestResults, hold_backtest, read_results
 from v8.runs.jobs import Engine
-from v8.runs.nested_runs import BacktestPlan, hold_backtest
 from v8.runs.observers import ObserverGroup, RunObserver
 from v8.runs.options import ModelsOptions
 

@@ -20,11 +20,18 @@ from v8.data.market.sources.source import CandleSource, CutOffSource
 from v8.data.windows.dataset import rows_needed, split_rows, table_columns
 from v8.profile.indicators import warmup_bars
 from v8.profile.profile import Profile
-from v8.runs import nested_runs
+from v8.runs.backtest_results import (
+    BACKTEST_FORMAT,
+    PLAN_FILE,
+    BacktestPlan,
+    Fold,
+    begin_plan,
+    read_plan,
+    require_same,
+)
 from v8.runs.events import Note, RunSummary
 from v8.runs.execution import run
 from v8.runs.jobs import Engine
-from v8.runs.nested_runs import BacktestPlan, Fold
 from v8.runs.observers import RunObserver, observed
 from v8.runs.plan import make_plan
 from v8.runs.reading import read_candles
@@ -47,9 +54,7 @@ class Backtest:
 
     def plan(self, source: CandleSource) -> BacktestPlan:
         """Return the plan as far as it is known before candles are read."""
-        start = start_fields(
-            self.profile, source.name, source.is_publishable, self.command, nested_runs.BACKTEST_FORMAT
-        )
+        start = start_fields(self.profile, source.name, source.is_publishable, self.command, BACKTEST_FORMAT)
         return BacktestPlan(
             **start,
             series=tuple(str(series) for series in self.series),
@@ -116,9 +121,9 @@ def begin_or_continue(
         DataError: If no series has candles, or a history is too short.
     """
     plan = options.plan(source)
-    if (path / nested_runs.PLAN_FILE).exists():
-        first_plan = nested_runs.read_plan(path)
-        nested_runs.require_same(path, first_plan, plan)
+    if (path / PLAN_FILE).exists():
+        first_plan = read_plan(path)
+        require_same(path, first_plan, plan)
         return first_plan
     if options.like:
         plan = replace(plan, folds=options.like.folds, missing=options.like.missing)
@@ -128,7 +133,7 @@ def begin_or_continue(
             raise _no_candles(path, histories)
         folds = lay_folds(histories.spans, options.profile, options.num_folds)
         plan = replace(plan, folds=folds, missing=histories.missing)
-    nested_runs.begin_plan(path, plan)
+    begin_plan(path, plan)
     return plan
 
 

@@ -232,7 +232,7 @@ class ModelsOptions(Options):
         """
 
         def open_named(name: str) -> OpenedSource:
-            from v8.runs.nested_runs import recorded_folders  # noqa: PLC0415 - see the top
+            from v8.runs.backtest_results import recorded_folders  # noqa: PLC0415 - see the top
 
             chosen = self.source or name
             recorded = recorded_folders(place)

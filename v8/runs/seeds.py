@@ -13,8 +13,7 @@ from typing import Final
 
 from v8.base.storage import write_json
 from v8.runs.backtest import Backtest
-from v8.runs.backtest_results import BacktestResults
-from v8.runs.nested_runs import BacktestPlan
+from v8.runs.backtest_results import BacktestPlan, BacktestResults
 
 SEEDS_FILE: Final = "seeds.json"
 SEEDS_FORMAT: Final = 1  # version of the keys of `seeds.json`

@@ -43,10 +43,17 @@ from v8.model.evaluation.fold_losses import Cell, tested
 from v8.model.evaluation.significance import ALPHA, corrected_p_values
 from v8.profile.profile import Profile
 from v8.runs.backtest import Backtest, begin_or_continue, run_fold
-from v8.runs.backtest_results import BacktestResults, read_cells, results_of
+from v8.runs.backtest_results import (
+    PLAN_FILE,
+    BacktestPlan,
+    BacktestResults,
+    Fold,
+    hold_backtest,
+    read_cells,
+    results_of,
+)
 from v8.runs.events import Note
 from v8.runs.jobs import Engine
-from v8.runs.nested_runs import PLAN_FILE, BacktestPlan, Fold, hold_backtest
 from v8.runs.observers import RunObserver, observed
 from v8.runs.plan import make_plan
 
