@@ -20,7 +20,7 @@ from v8.base.annexes import FILE, FOLDER, Annex, annexes, read_annexes
 
 REPOSITORY = Path(__file__).parents[2]
 # What annexes may import of the command line.
-FOR_ANNEXES = ("__init__", "derived", "shared")
+FOR_ANNEXES = ("__init__", "shared")
 
 
 @pytest.fixture(scope="module")
@@ -250,3 +250,10 @@ def test_what_an_absent_annex_would_do_is_refused_in_one_line(
     assert refused.returncode == 2
     assert message in refused.stderr
     assert len(refused.stderr.splitlines()) == 1
+
+
+@pytest.mark.process
+def test_a_page_cannot_be_published_without_the_annex_that_has_it(bare: Path) -> None:
+    refused = call(bare, "publish", "--repo", "you/models", "--space", "you/page")
+    assert refused.returncode == 2
+    assert refused.stderr.splitlines()[-1].startswith("error: --space: ")

@@ -36,7 +36,7 @@ def test_the_licence_of_plotly_stands_in_full() -> None:
 
 
 def test_the_package_holds_no_other_file_that_others_licensed() -> None:
-    ours = {"LICENSE", "v8/publish/hub/space.LICENSE"}
+    ours = {"LICENSE", "v8/annexes/live/app/space.LICENSE"}
     theirs = {"v8/base/vendor/lightweight-charts.js"}
     for folder in ("v8", "configs"):
         for path in (REPOSITORY / folder).rglob("*.*"):

@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from v8.base.errors import listed
+from v8.base import annexes
+from v8.base.errors import ProfileError, listed
 from v8.base.storage import passing_folder
 from v8.base.terminal import print_all_lines, print_lines, print_message, print_table
 from v8.base.wording import Table, plural
@@ -13,7 +14,6 @@ from v8.publish.hub import publish as hub
 from v8.publish.hub import staging
 from v8.publish.hub.client import HubRetryPolicy, check_repo_name
 from v8.publish.hub.pull import pull
-from v8.publish.hub.space import stage
 from v8.publish.hub.staging import Staged, stage_run
 
 RETRIES: Final = HubRetryPolicy(report=print_message)
@@ -74,8 +74,12 @@ def publish_page(
     that this user may read.
     """
     check_repo_name(space, "--space")
+    stages = annexes.hooks("space")
+    if not stages:
+        rule = "publishes a page, which an annex of v8 has"
+        raise ProfileError(where="--space", rule=rule, got="no such annex", fix="Install v8 with its annexes")
     with passing_folder("v8-space") as folder:
-        staged = stage(folder, space, repo)
+        staged = stages[0](folder, space, repo)
         print_lines(f"The page of {repo} for {space}: {plural(len(staged.paths), 'file')}, one commit.")
         if is_dry:
             _, difference = hub.preview(staged, space, retries=RETRIES)

@@ -45,7 +45,7 @@ class Plan:
     initial_models: Mapping[Series, Path] = field(default_factory=dict)
     """By series the folder of the model from whose weights training starts; without one they are random.
 
-    Renewal sets it (`v8 update`); a plain run has none.
+    What trains models again may set it; a plain run has none.
     """
     tables: Path | None = None  # folder of the user's tables; that of `V8_TABLES` when None
 

@@ -21,11 +21,11 @@ from packaging.utils import canonicalize_name
 from typer.testing import CliRunner
 
 from v8.annexes.live.app import places
+from v8.annexes.live.app.space import DISTRIBUTION, StagedSpace, pinned
 from v8.base.errors import PublishError
 from v8.cli.app import app
 from v8.data.market.series import Series
 from v8.data.market.sources.source import open_source
-from v8.publish.hub.space import DISTRIBUTION, StagedSpace, pinned
 
 REPOSITORY = Path(__file__).parents[4]
 PYTHON = os.environ.get("V8_SPACE_PYTHON", sys.executable)

@@ -93,10 +93,10 @@ def stage(folder: Path, space: str, repo: str) -> StagedSpace:
         "page": f"{hub_endpoint()}/{repo}",
     }
     for name in ("Dockerfile", "LICENSE", "README.md"):
-        write_text(folder / name, packaged("v8.publish.hub", f"space.{name}").format(**values))
+        write_text(folder / name, packaged("v8.annexes.live.app", f"space.{name}").format(**values))
     package_name, extra = DISTRIBUTION
     write_text(folder / "requirements.txt", "\n".join(pinned(package_name, extra)) + "\n")
-    package = Path(__file__).parents[2]
+    package = Path(__file__).parents[3]
     for file in sorted(file for file in package.rglob("*.*") if file.suffix != ".pyc"):
         write_bytes(folder / PACKAGE_FOLDER / file.relative_to(package), file.read_bytes())
     for file in sorted(config_path("universe").parent.glob("*.yaml")):
