@@ -21,6 +21,7 @@ from v8.base.plugins import load_plugins as _load_plugins
 from v8.base.version import VERSION as _VERSION
 
 if _typing.TYPE_CHECKING:  # at run time `__getattr__` imports these
+    from v8.api.board import Board
     from v8.api.evaluations import backtest, export, leaderboard
     from v8.api.forecaster import Forecaster, features, load
     from v8.api.runs import Run, plugin, train
@@ -30,6 +31,7 @@ if _typing.TYPE_CHECKING:  # at run time `__getattr__` imports these
     from v8.profile.profile import Profile
 
 __all__ = [
+    "Board",
     "Forecaster",
     "Profile",
     "Run",
@@ -46,6 +48,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "Board": "v8.api.board",
     "Forecaster": "v8.api.forecaster",
     "Profile": "v8.profile.profile",
     "Run": "v8.api.runs",

@@ -101,7 +101,7 @@ def calls(trained_run: Any) -> dict[str, tuple[Callable[..., Any], dict[str, Any
         "v8.evaluate": (
             v8.evaluate,
             {**candles, "forecasts": Forecasts(), "profile": profile, "series": series, "column": None}
-            | {"covariates": None},
+            | {"covariates": None, "about": None, "runs": "runs"},
         ),
         "v8.Run": (v8.Run, {"path": trained_run.path}),
         "v8.Run.publish": (run.publish, {"repo": "a/b", "private": False}),

@@ -1,20 +1,24 @@
-"""Forecasts of one's own beside naive and the best baseline: of a model, of a frame, of both."""
+"""The board: models, frames, runs and baselines beside naive and the best baseline; saved, read, added to."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 
 import v8
-from v8.base.errors import ArgumentError
+from v8.base.errors import ArgumentError, ArtifactError
 from v8.data.features.table import compute_table
+from v8.data.market.series import iso
 from v8.data.windows.dataset import SeriesData, prepare_series, table_columns
 from v8.model.evaluation.evaluation import evaluate_windows
 from v8.profile.profile import Profile
+from v8.profile.tasks import TASKS
 
 SERIES = "BTCUSDT-15m"
 
@@ -61,7 +65,7 @@ def test_outputs_become_prices_whatever_the_scaling(
 ) -> None:
     features = (*make_profile().features, *(["recent_range"] if scaling == "ranged" else []))
     profile = make_profile(scaling=scaling, features=features)
-    table = v8.evaluate(Halfway(1.0), trained_run.candles, profile, series=SERIES)
+    table = v8.evaluate(Halfway(1.0), trained_run.candles, profile, series=SERIES).table
     mine = table[table["method"] == "model"]
     assert mine["task"].tolist() == list(profile.tasks)
     assert (mine["relative_mae"] < 1e-3).all()  # targets are in single precision
@@ -71,7 +75,8 @@ def test_outputs_become_prices_whatever_the_scaling(
 def test_a_model_has_the_numbers_of_an_evaluation(
     trained_run: Any, profile: Profile, data: SeriesData
 ) -> None:
-    table = v8.evaluate(Halfway(), trained_run.candles, profile, series=SERIES).set_index(["task", "method"])
+    board = v8.evaluate(Halfway(), trained_run.candles, profile, series=SERIES)
+    table = board.table.set_index(["task", "method"])
     span = data.spans["test"]
     forecasts = {
         task: data.scaling.unscale_targets(span, task, 0.5 * data.scaling.scale_targets(span, task))
@@ -98,7 +103,8 @@ def test_frames_and_models_stand_on_one_table_on_the_windows_that_all_have(
     frame = frame_of(data, perfect=close, still=naive, **{"still-lo-90": 0 * naive})
     frame = frame[frame["cutoff"] >= frame["cutoff"].iloc[10 * span.horizon_bars]]
     frame.loc[frame.index[-1], "still"] = np.nan  # its last window is not whole
-    table = v8.evaluate({"mine": Halfway(), "frame": frame}, trained_run.candles, profile, series=SERIES)
+    methods = {"mine": Halfway(), "frame": frame}
+    table = v8.evaluate(methods, trained_run.candles, profile, series=SERIES).table
     assert set(table["method"]) == {"mine", "perfect", "still", "naive", "range_paths"}
     assert set(table["task"]) == {"close"}
     assert set(table["num_windows"]) == {len(span) - 11} and set(table["num_steps"]) == {span.horizon_bars}
@@ -107,14 +113,16 @@ def test_frames_and_models_stand_on_one_table_on_the_windows_that_all_have(
     assert by_method.loc["still", "relative_mae"] == pytest.approx(1.0)
     # Fewer steps, where a method has no more.
     short = frame[frame["ds"] - frame["cutoff"] <= pd.Timedelta(minutes=15)][["ds", "cutoff", "perfect"]]
-    assert set(v8.evaluate(short, trained_run.candles, profile, series=SERIES)["num_steps"]) == {1}
+    assert set(v8.evaluate(short, trained_run.candles, profile, series=SERIES).table["num_steps"]) == {1}
 
 
 @pytest.mark.tf
 def test_what_is_no_forecast_is_refused(trained_run: Any, profile: Profile, data: SeriesData) -> None:
+    raw = trained_run.candles.to_frame().reset_index()
+
     def refused(forecasts: Any, **options: Any) -> str:
         with pytest.raises(ArgumentError) as error:
-            v8.evaluate(forecasts, trained_run.candles, profile, **{"series": SERIES} | options)
+            v8.evaluate(forecasts, **{"candles": raw, "profile": profile, "series": SERIES} | options)
         return str(error.value)
 
     frame = frame_of(data, mine=np.ones((len(data.spans["test"]), data.spans["test"].horizon_bars)))
@@ -122,11 +130,103 @@ def test_what_is_no_forecast_is_refused(trained_run: Any, profile: Profile, data
     assert "an empty mapping" in refused({})
     assert "got the columns" in refused(frame[["ds", "mine"]])
     assert "no series=" in refused(frame, series=None)
-    assert "0 of mine" in refused(frame.assign(unique_id="ETHUSDT-15m"))
+    assert "0 windows of mine" in refused(frame.assign(unique_id="ETHUSDT-15m"))
     assert "got 'closed'" in refused(frame, column="closed")
+    assert "mine several times" in refused({"mine": Halfway(), "theirs": frame.assign(other=1.0)})
+    assert "got 'nobody'" in refused("nobody")
+    assert "got 'other'" in refused(Halfway(), about={"other": {}})
+    assert "got {'license': 'mit'}" in refused(Halfway(), about={"model": {"license": "mit"}})
+    assert "got ETHUSDT-15m" in refused(Halfway(), candles={SERIES: raw}, series="ETHUSDT-15m")
 
     class Narrow(Halfway):
         def predict(self, dataset: Any, verbose: int = 0) -> Any:
             return {task: values[:, :1] for task, values in super().predict(dataset).items()}
 
     assert "has an output ohlc of shape" in refused(Narrow())
+
+
+def runs_board(trained_run: Any, profile: Profile) -> v8.Board:
+    """Put a run, a run of the same profile under another name, a model and a baseline on one board."""
+    methods = {"run": trained_run.path, "again": v8.Run(trained_run.path), "mine": Halfway(), "ewma": "ewma"}
+    about = {"mine": {"kind": "half of the truth", "licence": "mit", "trained_until": "2100-01-01"}}
+    return v8.evaluate(methods, trained_run.candles, profile, series=SERIES, about=about)
+
+
+@pytest.mark.tf
+def test_runs_models_and_baselines_stand_on_one_board(trained_run: Any) -> None:
+    profile = trained_run.profile
+    board = runs_board(trained_run, profile)
+    table = board.table.set_index(["task", "method"])
+    metadata = v8.Run(trained_run.path)[SERIES].about
+    for task in profile.tasks:
+        expected = metadata.evaluation.relative_error(task)
+        assert table.loc[(task, "run"), "relative_mae"] == pytest.approx(expected, rel=1e-4)
+        assert table.loc[(task, "again"), "relative_mae"] == table.loc[(task, "run"), "relative_mae"]
+        assert table.loc[(task, "run"), "num_windows"] == metadata.evaluation.num_windows
+        ewma = metadata.evaluation.relative_error(task, forecaster="ewma")
+        assert table.loc[(task, "ewma"), "relative_mae"] == pytest.approx(ewma)
+        assert table.loc[(task, "ewma"), "win_rate"] == float(ewma < 1.0)
+    methods = board.methods
+    assert methods["could_know_candles"].to_dict() | {"run": "no", "mine": "yes", "ewma": "no"} == (
+        methods["could_know_candles"].to_dict()
+    )
+    assert methods.loc["mine", "licence"] == "mit"
+    assert methods.loc["run", "trained_until"] == iso(metadata.trained_until_s)
+
+
+@pytest.mark.tf
+def test_a_saved_board_is_computed_again_and_added_to_without_candles(
+    trained_run: Any, tmp_path: Path
+) -> None:
+    board = runs_board(trained_run, trained_run.profile)
+    files = board.save(tmp_path / "board")
+    assert {file.name for file in files} == {file.name for file in (tmp_path / "board").iterdir()}
+    again = v8.Board.load(tmp_path / "board")
+    pd.testing.assert_frame_equal(again.table, board.table)
+    pd.testing.assert_frame_equal(again.scores, board.scores)
+    pd.testing.assert_frame_equal(again.methods, board.methods)
+    # The numbers by pandas alone, as the card of the data set says.
+    rows = board.forecasts
+    of_task = rows[rows["column"].isin(TASKS["bands"].columns)]
+    errors = (of_task["run"] - of_task["y"]).abs() / of_task["scale"]
+    by_hand = errors.mean() / ((of_task["naive"] - of_task["y"]).abs() / of_task["scale"]).mean()
+    table = board.table.set_index(["task", "method"])
+    assert table.loc[("bands", "run"), "relative_mae"] == pytest.approx(by_hand, rel=1e-12)
+    # A copy of a method under another name has its numbers.
+    theirs = rows[["unique_id", "ds", "cutoff", "column", "run"]]
+    more = again.add("theirs", theirs, about={"could_know_candles": False}).table
+    of_both = more[more["method"].isin(["run", "theirs"])].groupby("task")["relative_mae"]
+    assert (of_both.nunique() == 1).all() and (of_both.size() == 2).all()
+    fewer = again.add("theirs", theirs.iloc[:-1])
+    assert fewer.table["num_windows"].min() == board.table["num_windows"].min() - 1
+    for name, frame in (("run", theirs), ("new", theirs.drop(columns="column")), ("new", theirs.iloc[:0])):
+        with pytest.raises(ArgumentError):
+            again.add(name, frame)
+    # A card with the head that the Hub reads, and a page; nothing else is replaced.
+    head, *_ = (tmp_path / "board" / "README.md").read_text("utf-8").removeprefix("---").split("---")
+    names = [config["data_files"] for config in yaml.safe_load(head)["configs"]]
+    assert all((tmp_path / "board" / name).is_file() for name in names)
+    assert "<h1>" in (tmp_path / "board" / "board.html").read_text("utf-8")
+    board.save(tmp_path / "board")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    with pytest.raises(ArgumentError):
+        board.save(tmp_path / "mine")
+    with pytest.raises(ArtifactError):
+        v8.Board.load(tmp_path / "mine")
+
+
+@pytest.mark.tf
+def test_what_one_method_lacks_is_left_out_for_all(trained_run: Any, profile: Profile) -> None:
+    candles = {name: trained_run.candles.to_frame().reset_index() for name in (SERIES, "ETHUSDT-15m")}
+    board = v8.evaluate({"both": Halfway(), "ewma": "ewma"}, candles, profile, column="close")
+    assert set(board.table["num_series"]) == {2} and set(board.scores["unique_id"]) == {*candles}
+    one = {"both": Halfway(), "one": {SERIES: Halfway(0.4)}}
+    board = v8.evaluate(one, candles, profile, column="close")
+    assert set(board.table["num_series"]) == {1} and set(board.scores["unique_id"]) == {SERIES}
+    # A run forecasts only what is newer than its training, here nothing: all candles are shifted back.
+    early = trained_run.candles.to_frame().reset_index()
+    early["open_time"] -= pd.Timedelta(days=3650)
+    with pytest.raises(ArgumentError) as error:
+        v8.evaluate({"run": trained_run.path}, early, profile, series=SERIES)
+    assert "0 windows of run" in error.value.got

@@ -1,142 +1,277 @@
-"""Forecasts of one's own beside those of baselines: `v8.evaluate`."""
+"""Forecasts of anything on one board: `v8.evaluate`.
+
+Each kind of method has a function that returns its forecasts for windows of the test span of a series, as
+arrays of shape (N, H) by column in the unit of the column; NaN where it forecasts nothing. The board
+(`v8.model.evaluation.board`) compares them.
+"""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from v8.api.arguments import in_python
-from v8.api.forecaster import joined_candles
+from v8.api.arguments import in_python, series_list
+from v8.api.board import Board, Method
+from v8.api.forecaster import UNNAMED, joined_candles
+from v8.api.runs import Run, source_of, train
 from v8.api.windows import span_dataset
 from v8.base.arrays import FloatArray
 from v8.base.errors import ArgumentError, listed
 from v8.base.starting import quiet_start
 from v8.data.features.table import compute_table
 from v8.data.market.candles import Candles
+from v8.data.market.companions import Companions
 from v8.data.market.frames import RawCandles
-from v8.data.windows.dataset import SeriesData, prepare_series, table_columns
+from v8.data.market.series import Series, is_series_name
+from v8.data.market.sources.source import open_source
+from v8.data.windows.dataset import SeriesData, prepare_series, table_columns, whole_span
 from v8.data.windows.span import Span
 from v8.model.baselines.baselines import BASELINES, NAIVE
 from v8.model.baselines.references import reference_baseline
-from v8.model.evaluation.metrics import in_returns
-from v8.model.evaluation.significance import diebold_mariano, error_ratio
-from v8.profile.profile import Profile, load_profile
+from v8.model.evaluation.board import KEYS, SeriesForecasts, in_windows
+from v8.profile.columns import CLOSE
+from v8.profile.profile import Profile, load_profile, profile_names
 from v8.profile.tasks import TASKS
+from v8.publish.hub.opening import ModelPlace, is_repository, open_place
+from v8.runs.options import chosen_series, served_series
 
 _WHERE: Final = "v8.evaluate, forecasts="
-_NO_METHODS: Final = ("unique_id", "ds", "cutoff", "y", "series", "index")
-"""Columns of a frame of forecasts that are no methods."""
-_BOUND: Final = re.compile("-(lo|hi)-")  # in the names of bounds of intervals
+_NO_METHODS: Final = (*KEYS, "series", "index", "open_time", "issued_at", "fold")
+"""Columns of a frame of forecasts that are no methods; the last ones are those of `v8.export`."""
+_BOUND: Final = re.compile("-(lo|hi)-|_q[0-9.]+$")  # in the names of bounds of intervals, of quantiles
 
-
-@dataclass(frozen=True)
-class _Target:
-    """What forecasts are evaluated on: a task with all its columns, or one column."""
-
-    name: str
-    task: str
-    columns: tuple[int, ...]  # numbers of the columns of the task
-
-
-@dataclass(frozen=True, eq=False)
-class _Forecasts:
-    """The forecasts of one method for some windows of the test span."""
-
-    windows: NDArray[np.int64]  # numbers of the windows, ascending, shape (M,)
-    by_target: Mapping[str, FloatArray]  # by the name of the target, (M, h, columns), in the task's unit
+ByColumn: TypeAlias = dict[str, FloatArray]
+"""Forecasts by column, shape (N, H), in the unit of the column."""
 
 
 @in_python
 def evaluate(
     forecasts: Any,
-    candles: Candles | RawCandles,
+    candles: Candles | RawCandles | str | Path = "vision",
     profile: str | Path | Profile = "frontier",
     *,
+    series: str | Sequence[str] | None = None,
     column: str | None = None,
-    series: str | None = None,
     covariates: Mapping[str, Any] | None = None,
-) -> pd.DataFrame:
-    """Compare forecasts of your own with the naive forecast and the best baseline, on the test span.
+    about: Mapping[str, Any] | None = None,
+    runs: str | Path = "runs",
+) -> Board:
+    """Put anything that forecasts the same candles on one board, with naive and the best baseline.
 
-    The candles are divided as `v8.windows` divides them, and the baselines are fitted to the train span. All
-    forecasts are compared on the windows of the test span that all of them have, and on as many steps.
+    The candles are divided as `v8.windows` divides them, and baselines are fitted to the train span. Methods
+    are compared on the windows of the test span that all of them have, and on as many steps.
 
     Args:
-        forecasts: One of these, or a mapping from names to several: a Keras model that was fitted on the
-            windows of the profile, with an output for each task; or a frame in the layout of Nixtla's
-            `cross_validation`, a row for each bar: `cutoff` (when the newest known candle opened), `ds` (when
-            the forecast bar opens), and a column of prices for each method. With `unique_id` the frame may
-            hold other series, too.
-        candles: The candles of one series, as for `v8.windows`.
-        profile: As for `v8.windows`.
-        column: What frames forecast, such as "close", "high" or "volatility"; None for "close". Models are
-            evaluated on it, too; without a frame None evaluates them on all columns of each task.
-        series: Such as "BTCUSDT-15m"; needed where a frame has `unique_id`.
+        forecasts: A method, or a mapping from names to methods:
+
+            * a Keras model that was fitted on `v8.windows`, with an output for each task, or a mapping from
+              series to such models;
+            * a frame in the layout of Nixtla's `cross_validation`, a row for each bar: `cutoff` (when the
+              newest known candle opened), `ds` (when the forecast bar opens), a column of prices for each
+              method; for several series `unique_id`, for several columns `column`, as `v8.export` has it;
+            * a folder of a run or `user/name` on the Hub, or a `Run`: its models forecast the windows that
+              are newer than their training;
+            * the name of a baseline, also of one that a plug-in adds, such as "har" or "chronos";
+            * a profile, which is trained first as by `v8.train`.
+        candles: As for `v8.train` or `v8.windows`: a source, a folder, a frame of one series, a mapping of
+            frames by series.
+        profile: Divides the candles, as for `v8.windows`.
+        series: Such as "BTCUSDT-15m", or several; None for all that there are. Needed for a frame of candles
+            if a frame of forecasts has `unique_id`.
+        column: What is evaluated, such as "close" or "volatility"; None for all columns of each task, or for
+            "close" if a frame of forecasts has no `column`.
         covariates: As for `v8.windows`.
+        about: By method what readers should know of a model of others: `kind`, `trained_until`, `licence`,
+            `could_know_candles`. See `Board.methods`.
+        runs: Folder of the runs of profiles that are trained.
 
     Returns:
-        A row for each task (or the column) and method, the naive forecast and the best baseline included, the
-        lowest error first:
-
-        * `task`: text, the task or the column; `method`: text.
-        * `num_windows`, `num_steps`: how many windows and steps all methods share, int64.
-        * `mae`: mean absolute error in returns, unitless.
-        * `relative_mae`: divided by the naive forecast's; below 1 is better. `relative_mae_to_best`: likewise
-          by the best baseline's.
-        * `p_value`, `p_value_to_best`: of these differences (Diebold-Mariano), 0 to 1, not corrected; NaN
-          with too few windows.
+        The board: `table`, `scores` of each series, `forecasts`, `methods`; `save(folder)` writes it as a
+        page and as a data set.
 
     Raises:
         ArgumentError: If forecasts are of another kind, or share no whole window of the test span.
         DataError: If the candles cannot be read, or a span of them does not hold one window.
 
     >>> import v8
-    >>> v8.evaluate(model, candles, "frontier")  # doctest: +SKIP
-    >>> v8.evaluate({"mine": model, "theirs": frame}, candles, column="close")  # doctest: +SKIP
+    >>> v8.evaluate({"mine": model, "theirs": frame}, candles).table  # doctest: +SKIP
+    >>> board = v8.evaluate({"a": "runs/a", "b": "runs/b", "har": "har"}, "vision")  # doctest: +SKIP
+    >>> board.save("boards/a-and-b")  # doctest: +SKIP
     """
-    named = _named(forecasts)
     loaded = profile if isinstance(profile, Profile) else load_profile(str(profile))
-    table = compute_table(joined_candles(candles, loaded, series, covariates), table_columns(loaded))
-    data = prepare_series(table, loaded)
-    has_frames = any(isinstance(one, pd.DataFrame) for one in named.values())
-    targets = _targets(loaded, column or ("close" if has_frames else None))
-    methods: dict[str, _Forecasts] = {}
-    for name, one in named.items():
-        if isinstance(one, pd.DataFrame):
-            methods |= _of_frame(one, data.spans["test"], targets[0].name, series)
-        else:
-            methods[name] = _of_model(one, span_dataset(data, "test"), data, targets)
-    return _scores(methods, data, targets)
+    market = _market(candles, series_list(series), loaded, covariates)
+    entrants = [_entrant(name, one, market, runs) for name, one in _named(forecasts).items()]
+    names = Counter(name for entrant in entrants for name in entrant.names)
+    if max(names.values()) > 1:
+        rule = "has a name for each method"
+        raise _refused(rule, f"{listed([name for name in names if names[name] > 1])} several times")
+    has_plain_frames = any(isinstance(each, _OfFrame) and each.is_of_one_column for each in entrants)
+    columns = _columns(loaded, column or (CLOSE if has_plain_frames else None))
+    by_series = []
+    methods: dict[str, Method] = {}
+    for name in market.series:
+        table = compute_table(market.read(name, loaded), table_columns(loaded))
+        windows = _Windows(name, prepare_series(table, loaded), columns, market)
+        of_series: dict[str, ByColumn] = {}
+        for entrant in [*entrants, *_yardsticks(columns)]:
+            for method, by_column in entrant.forecast(windows).items():
+                of_series[method] = of_series.get(method, {}) | by_column
+                methods[method] = entrant.note(windows.data).later(methods.get(method))
+        by_series.append(_series_forecasts(windows, of_series))
+    board = Board(by_series, _with_facts(methods, about or {}), is_demo=market.is_demo)
+    absent = sorted({*names} - {*board.table["method"]})
+    if absent:
+        rule = "forecasts all columns of a task, or the column that is evaluated, in some window"
+        raise _refused(rule, f"0 windows of {listed(absent)}")
+    return board
+
+
+@dataclass(frozen=True)
+class _Market:
+    """Where candles are read."""
+
+    series: Sequence[str]  # names
+    read: Callable[[str, Profile], Candles]  # candles of a series with the covariates of a profile
+    trainable: Any  # the same candles as `v8.train` takes them
+    is_demo: bool = False  # whether the market was simulated
+
+
+def _market(
+    candles: Any, names: list[str], profile: Profile, covariates: Mapping[str, Any] | None
+) -> _Market:
+    """Say where the candles of the board are read, and of which series."""
+    if isinstance(candles, str | Path):
+        options = source_of(candles, names)
+        folder = options.get("data_dir")
+        source = open_source(options["source"], data_dir=Path(folder) if folder else None)
+        chosen = chosen_series(names) or served_series(source)
+
+        def read_source(name: str, wanted: Profile) -> Candles:
+            companions = Companions.of(wanted, covariates)
+            return companions.candles(source, Series.parse(name), profile.newest_bars)
+
+        is_demo = not source.is_publishable
+        return _Market([str(each) for each in chosen], read_source, candles, is_demo)
+    if isinstance(candles, Mapping) and all(is_series_name(str(name)) for name in candles):
+        frames = {str(name): frame for name, frame in candles.items() if not names or name in names}
+    else:
+        named = joined_candles(candles, profile, names[0] if names else None, covariates)
+        frames = {str(named.series): candles}
+    missing = [name for name in names if name not in frames]
+    if missing or not frames:
+        raise ArgumentError(
+            where="v8.evaluate, series=",
+            rule=f"names series of the candles, which are {listed([*frames]) or 'of none'}",
+            got=listed(missing) or "none",
+            fix="Give a mapping of frames by series",
+        )
+
+    def read_frame(name: str, wanted: Profile) -> Candles:
+        return joined_candles(frames[name], wanted, name, covariates)
+
+    return _Market([*frames], read_frame, frames)
+
+
+@dataclass(frozen=True)
+class _Windows:
+    """The windows of one series that are to be forecast: those of its test span."""
+
+    series: str
+    data: SeriesData
+    columns: Sequence[str]  # that are evaluated
+    market: _Market
+
+    @property
+    def span(self) -> Span:
+        return self.data.spans["test"]
+
+    @property
+    def cutoff_s(self) -> NDArray[np.int64]:
+        """When the newest known candle of each window opened, seconds since the epoch, shape (N,)."""
+        return self.span.table.open_time_s[self.span.anchors].astype(np.int64)
+
+    def of_tasks(self, by_task: Mapping[str, Any]) -> ByColumn:
+        """Return the columns that are evaluated, of forecasts by task, shape (N, H, C)."""
+        by_column = {}
+        for task, values_NHC in by_task.items():
+            for place, name in enumerate(TASKS[task].columns):
+                if name in self.columns:
+                    by_column[name] = np.asarray(values_NHC[..., place], np.float64)
+        return by_column
+
+
+class _Entrant(Protocol):
+    """Something that forecasts windows: one method, or several."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Names of its methods."""
+
+    def forecast(self, windows: _Windows) -> Mapping[str, ByColumn]:
+        """Return its forecasts by method; without those of a series that it does not know."""
+
+    def note(self, data: SeriesData) -> Method:
+        """Say what is known of the method that forecast this series."""
 
 
 def _named(forecasts: Any) -> dict[str, Any]:
-    """Return models and frames of forecasts by name."""
-    named = dict(forecasts) if isinstance(forecasts, Mapping) else {"model": forecasts}
-    for name, one in named.items():
-        is_model = callable(getattr(one, "predict", None))
-        if not isinstance(one, pd.DataFrame) and not (is_model and isinstance(name, str)):
-            rule = "is a Keras model, a frame of forecasts, or a mapping from names to these"
-            raise _refused(rule, repr(one)[:60])
-    if not named:
-        raise _refused("is at least one Keras model or frame of forecasts", "an empty mapping")
-    return named
+    """Return what forecasts by name; a single one has an empty name."""
+    if not isinstance(forecasts, Mapping):
+        return {"": forecasts}
+    if not forecasts:
+        raise _refused("holds at least one method", "an empty mapping")
+    if not all(isinstance(name, str) and name for name in forecasts):
+        raise _refused("is a mapping from names to methods", repr(forecasts)[:60])
+    return dict(forecasts)
 
 
-def _targets(profile: Profile, column: str | None) -> list[_Target]:
-    """Return what is evaluated: one column, or every task of the profile."""
-    targets = [_Target(task, task, tuple(range(len(TASKS[task].columns)))) for task in profile.tasks]
-    if column is None:
-        return targets
-    for target in targets:
-        columns = TASKS[target.task].columns
-        if column in columns:
-            return [_Target(column, target.task, (columns.index(column),))]
+def _entrant(name: str, one: Any, market: _Market, runs: str | Path) -> _Entrant:
+    """Return what forecasts, of whatever kind it is."""
+    if isinstance(one, pd.DataFrame):
+        return _frame_entrant(name, one, market)
+    if _is_model(one):
+        return _OfModel(name or "model", dict.fromkeys(market.series, one))
+    if isinstance(one, Mapping) and one and all(map(_is_model, one.values())):
+        return _OfModel(name or "model", one)
+    if isinstance(one, str) and one in BASELINES and BASELINES[one].is_installed():
+        return _OfBaseline(name or one, one, tuple(TASKS))
+    place = _place_of(one, market, runs)
+    if place is None:
+        rule = "is a Keras model, a frame of forecasts, a run, a baseline or a profile, or a mapping to these"
+        raise _refused(rule, repr(one)[:60])
+    return _OfPlace(name or Path(place).name, open_place(place))
+
+
+def _place_of(one: Any, market: _Market, runs: str | Path) -> str | Path | None:
+    """Return where the models of a run, of a repository or of a profile are; None for anything else."""
+    if isinstance(one, Run):
+        return one.path
+    if isinstance(one, Profile) or (isinstance(one, str | Path) and _is_profile(str(one))):
+        return train(market.trainable, one, series=[*market.series], runs=runs, progress=False).path
+    if isinstance(one, str | Path) and (Path(one).is_dir() or is_repository(str(one))):
+        return one
+    return None
+
+
+def _is_model(one: Any) -> bool:
+    return callable(getattr(one, "predict", None))
+
+
+def _is_profile(name: str) -> bool:
+    return name in profile_names() or (Path(name).suffix in (".yaml", ".yml") and Path(name).is_file())
+
+
+def _columns(profile: Profile, column: str | None) -> list[str]:
+    """Return the columns that are evaluated: one, or those of every task of the profile."""
     known = [name for task in profile.tasks for name in TASKS[task].columns]
+    if column is None or column in known:
+        return [column] if column else known
     raise ArgumentError(
         where="v8.evaluate, column=",
         rule=f"is a column that {profile.name} forecasts: {', '.join(known)}",
@@ -145,109 +280,188 @@ def _targets(profile: Profile, column: str | None) -> list[_Target]:
     )
 
 
-def _of_model(model: Any, dataset: Any, data: SeriesData, targets: Sequence[_Target]) -> _Forecasts:
-    """Let a Keras model forecast every window of the test span, and turn its outputs into prices."""
-    span = data.spans["test"]
-    with quiet_start():
-        outputs = model.predict(dataset, verbose=0)
-    tasks = list(span.profile.tasks)
-    if not isinstance(outputs, Mapping):
-        outputs = dict(zip(tasks, [outputs], strict=False)) if len(tasks) == 1 else {}
-    by_target = {}
-    for target in targets:
-        shape = span.actual[target.task].shape
-        scaled = np.asarray(outputs.get(target.task, np.empty(0)))
-        if scaled.shape != shape:
-            rule = f"has an output {target.task} of shape {shape} for the windows of v8.windows"
-            raise _refused(rule, f"the outputs {listed([*outputs]) or 'without names'}, shape {scaled.shape}")
-        forecasts = data.scaling.unscale_targets(span, target.task, scaled)
-        by_target[target.name] = forecasts[:, :, target.columns]
-    return _Forecasts(np.arange(len(span)), by_target)
+def _yardsticks(columns: Sequence[str]) -> list["_OfBaseline"]:
+    """Return what every board has: naive, and the best baseline of each task."""
+    by_name: dict[str, list[str]] = {NAIVE: []}
+    for name, task in TASKS.items():
+        if any(column in columns for column in task.columns):
+            for baseline in dict.fromkeys((NAIVE, reference_baseline(name) or NAIVE)):
+                by_name.setdefault(baseline, []).append(name)
+    return [_OfBaseline(name, name, tuple(tasks)) for name, tasks in by_name.items()]
 
 
-def _of_frame(frame: pd.DataFrame, span: Span, target: str, series: str | None) -> dict[str, _Forecasts]:
-    """Read the methods of a frame in Nixtla's layout, for the windows of the test span that they forecast."""
-    missing = [name for name in ("ds", "cutoff") if name not in frame]
-    names = [str(name) for name in frame]
-    methods = [name for name in names if name not in _NO_METHODS and not _BOUND.search(name)]
-    if missing or not methods:
+def _series_forecasts(windows: _Windows, methods: Mapping[str, ByColumn]) -> SeriesForecasts:
+    """Put the forecasts of all methods together with the actual values."""
+    span = windows.span
+    scale: dict[str, FloatArray] = {}
+    for task in span.profile.tasks:
+        unit = span.last_close if TASKS[task].is_price else np.ones(len(span))
+        scale |= {name: unit for name in TASKS[task].columns if name in windows.columns}
+    actual = windows.of_tasks(span.actual)
+    return SeriesForecasts(windows.data.series, windows.cutoff_s, scale, actual, methods)
+
+
+@dataclass(frozen=True)
+class _OfModel:
+    """Keras models of the user, whose scaled outputs become prices."""
+
+    name: str
+    models: Mapping[str, Any]  # by series
+
+    @property
+    def names(self) -> Sequence[str]:
+        return [self.name]
+
+    def forecast(self, windows: _Windows) -> Mapping[str, ByColumn]:
+        model = self.models.get(windows.series)
+        if model is None:
+            return {}
+        span = windows.span
+        with quiet_start():
+            outputs = model.predict(span_dataset(windows.data, "test"), verbose=0)
+        tasks = list(span.profile.tasks)
+        if not isinstance(outputs, Mapping):
+            outputs = dict(zip(tasks, [outputs], strict=False)) if len(tasks) == 1 else {}
+        by_task = {}
+        for task in tasks:
+            if not any(name in windows.columns for name in TASKS[task].columns):
+                continue
+            shape = span.actual[task].shape
+            scaled = np.asarray(outputs.get(task, np.empty(0)))
+            if scaled.shape != shape:
+                rule = f"has an output {task} of shape {shape} for the windows of v8.windows"
+                got = f"the outputs {listed([*outputs]) or 'without names'}, shape {scaled.shape}"
+                raise _refused(rule, got)
+            by_task[task] = windows.data.scaling.unscale_targets(span, task, scaled)
+        return {self.name: windows.of_tasks(by_task)}
+
+    def note(self, data: SeriesData) -> Method:
+        return Method("Keras model")
+
+
+@dataclass(frozen=True)
+class _OfBaseline:
+    """A baseline, fitted to the train span."""
+
+    name: str
+    baseline: str  # a key of `BASELINES`
+    tasks: Sequence[str]  # of which it is on the board
+
+    @property
+    def names(self) -> Sequence[str]:
+        return [self.name]
+
+    def forecast(self, windows: _Windows) -> Mapping[str, ByColumn]:
+        data = windows.data
+        by_task = BASELINES[self.baseline].fitted(data.spans["train"], data.scaling)(windows.span)
+        return {self.name: windows.of_tasks({task: by_task[task] for task in self.tasks if task in by_task})}
+
+    def note(self, data: SeriesData) -> Method:
+        train_span = data.spans["train"]
+        last_row = int(train_span.anchors[-1]) + train_span.horizon_bars
+        return Method("baseline", int(data.table.open_time_s[last_row]) + data.series.bar_s)
+
+
+@dataclass
+class _OfPlace:
+    """The models of a run or of a repository; each forecasts the windows that are newer than its training."""
+
+    name: str
+    place: ModelPlace
+    newest: Method | None = None  # what is known of the model that forecast last
+
+    @property
+    def names(self) -> Sequence[str]:
+        return [self.name]
+
+    def forecast(self, windows: _Windows) -> Mapping[str, ByColumn]:
+        if windows.series not in self.place.series:
+            return {}
+        with quiet_start():
+            forecaster = self.place.open(windows.series)
+        profile = forecaster.about.trained_profile
+        self.newest = Method(f"run of {profile.name}", forecaster.trained_until_s)
+        every = whole_span(windows.market.read(windows.series, profile), profile)
+        opens_s = every.table.open_time_s[every.anchors].astype(np.int64)
+        is_unseen = opens_s + windows.data.series.bar_s >= forecaster.trained_until_s
+        is_wanted = is_unseen & np.isin(opens_s, windows.cutoff_s)
+        if not is_wanted.any():
+            return {self.name: {}}
+        span = Span(every.table, profile, every.anchors[is_wanted])
+        rows = np.searchsorted(windows.cutoff_s, opens_s[is_wanted])
+        num_steps = min(profile.horizon_bars, windows.span.horizon_bars)
+        by_column: ByColumn = {}
+        for name, values_NH in windows.of_tasks(forecaster.forecast(span.raw_windows())).items():
+            by_column[name] = np.full((len(windows.span), windows.span.horizon_bars), np.nan)
+            by_column[name][rows, :num_steps] = values_NH[:, :num_steps]
+        return {self.name: by_column}
+
+    def note(self, data: SeriesData) -> Method:
+        return self.newest or Method("run")
+
+
+@dataclass(frozen=True)
+class _OfFrame:
+    """Forecasts that another program made, in the layout of Nixtla."""
+
+    rows: pd.DataFrame
+    methods: Mapping[str, str]  # names of methods by column of the frame
+    series: str | None  # column with the name of the series; None where the rows are of the only series
+
+    @property
+    def names(self) -> Sequence[str]:
+        return [*self.methods.values()]
+
+    @property
+    def is_of_one_column(self) -> bool:
+        return "column" not in self.rows
+
+    def forecast(self, windows: _Windows) -> Mapping[str, ByColumn]:
+        rows = self.rows
+        if self.series is not None:
+            rows = rows[rows[self.series].astype(str) == windows.series]
+        return in_windows(rows, self.methods, _series_forecasts(windows, {}))
+
+    def note(self, data: SeriesData) -> Method:
+        return Method("forecasts of another program")
+
+
+def _frame_entrant(name: str, frame: pd.DataFrame, market: _Market) -> _OfFrame:
+    """Check a frame of forecasts; its only method has the name of the frame, several have their own."""
+    if "ds" not in frame:
+        frame = frame.rename(columns={"open_time": "ds"})
+    columns = [str(column) for column in frame]
+    # Naive and the best baselines are computed again, so that they are the same on every board.
+    computed = {NAIVE, *(reference_baseline(task) for task in TASKS)}
+    methods = [
+        column
+        for column in columns
+        if column not in _NO_METHODS and column not in computed and not _BOUND.search(column)
+    ]
+    if not {"ds", "cutoff"} <= {*columns} or not methods:
         rule = "has the columns cutoff and ds, and one for each method"
-        raise _refused(rule, f"the columns {listed(names)}")
-    if "unique_id" in frame:
-        if series is None:
-            fix = "Name the series of the candles by series="
-            raise _refused("belongs to the candles: with unique_id it needs series=", "no series=", fix)
-        frame = frame[frame["unique_id"].astype(str) == series]
-    times = {
-        name: pd.to_datetime(frame[name], utc=True).astype("datetime64[s, UTC]") for name in ("ds", "cutoff")
-    }
-    cutoff_s = times["cutoff"].astype(np.int64).to_numpy()
-    steps = (times["ds"].astype(np.int64).to_numpy() - cutoff_s) // span.table.series.bar_s
-    opens_s = span.table.open_time_s[span.anchors].astype(np.int64)
-    window = np.searchsorted(opens_s, cutoff_s)
-    is_known = (opens_s[np.minimum(window, len(opens_s) - 1)] == cutoff_s) & (steps >= 1)
-    is_known &= steps <= span.horizon_bars
-    num_steps = int(steps[is_known].max(initial=0))
-    found = {}
-    for name in methods:
-        grid = np.full((len(opens_s), max(num_steps, 1)), np.nan)
-        grid[window[is_known], steps[is_known] - 1] = frame[name].to_numpy(np.float64)[is_known]
-        whole = np.flatnonzero(np.isfinite(grid).all(axis=1))
-        found[name] = _Forecasts(whole, {target: grid[whole][:, :, None]})
-    return found
+        raise _refused(rule, f"the columns {listed(columns)}")
+    series = next((column for column in ("unique_id", "series") if column in columns), None)
+    if series is not None and all(each.startswith(f"{UNNAMED}-") for each in market.series):
+        fix = "Name the series of the candles by series="
+        raise _refused(f"belongs to the candles: with {series} it needs series=", "no series=", fix)
+    if series is None and len(market.series) > 1:
+        rule = "names the series of each row in unique_id, where candles are of several"
+        raise _refused(rule, f"the columns {listed(columns)}")
+    own_names = {method: name if name and len(methods) == 1 else method for method in methods}
+    return _OfFrame(frame, own_names, series)
 
 
-def _scores(methods: Mapping[str, _Forecasts], data: SeriesData, targets: Sequence[_Target]) -> pd.DataFrame:
-    """Compute the losses of all methods on the windows and steps that all have, and compare them."""
-    span = data.spans["test"]
-    shared = np.arange(len(span))
-    for each in methods.values():
-        shared = np.intersect1d(shared, each.windows)
-    if not len(shared):
-        numbers = [f"{len(each.windows)} of {name}" for name, each in methods.items()]
-        rule = f"share at least one of the {len(span)} windows of the test span"
-        raise _refused(rule, f"the windows {listed(numbers)}", "Forecast each step of the same cutoffs")
-    baselines: dict[str, Callable[[Span], Mapping[str, FloatArray]]] = {}
-    rows = []
-    for target in targets:
-        arrays = {}
-        for name, each in methods.items():
-            arrays[name] = each.by_target[target.name][np.searchsorted(each.windows, shared)]
-        num_steps = min(array.shape[1] for array in arrays.values())
-        best = reference_baseline(target.task) or NAIVE
-        for name in dict.fromkeys((NAIVE, best)):
-            if name not in baselines:
-                baselines[name] = BASELINES[name].fitted(data.spans["train"], data.scaling)
-            arrays[name] = baselines[name](span)[target.task][shared][:, :, target.columns]
-        actual = span.actual[target.task][shared][:, :num_steps, target.columns]
-        losses = {}
-        for name, array in arrays.items():
-            error = in_returns(target.task, array[:, :num_steps] - actual, span.last_close[shared])
-            losses[name] = np.abs(error).mean(axis=(1, 2))
-        rows += _rows(target, losses, best, num_steps)
-    return pd.DataFrame(rows)
-
-
-def _rows(
-    target: _Target, losses: Mapping[str, NDArray[np.float64]], best: str, num_steps: int
-) -> list[dict[str, Any]]:
-    """Compare the losses of the methods, shape (M,), with those of naive and of the best baseline."""
-    rows = []
-    for name, of_method in losses.items():
-        row: dict[str, Any] = {
-            "task": target.name,
-            "method": name,
-            "num_windows": len(of_method),
-            "num_steps": num_steps,
-            "mae": float(of_method.mean()),
-        }
-        for ending, other in (("", NAIVE), ("_to_best", best)):
-            ratio = error_ratio(row["mae"], float(losses[other].mean()))
-            test = diebold_mariano(of_method - losses[other], horizon_bars=num_steps)
-            row[f"relative_mae{ending}"] = np.nan if ratio is None else ratio
-            row[f"p_value{ending}"] = np.nan if test.p_value is None or name == other else test.p_value
-        rows.append(row)
-    return sorted(rows, key=lambda row: row["mae"])
+def _with_facts(methods: Mapping[str, Method], about: Mapping[str, Any]) -> dict[str, Method]:
+    """Add what the user says of methods."""
+    described = dict(methods)
+    for name, facts in about.items():
+        if name not in described:
+            rule = f"is by the name of a method: {listed([*described])}"
+            fix = "help(v8.evaluate) says what it may hold"
+            raise ArgumentError(where="v8.evaluate, about=", rule=rule, got=repr(name)[:60], fix=fix)
+        described[name] = described[name].with_facts(name, facts)
+    return described
 
 
 def _refused(rule: str, got: str, fix: str = "help(v8.evaluate) says what each may be") -> ArgumentError:

@@ -21,7 +21,7 @@ Legend: B blocks, C cells (a series in a fold), S series, R draws, N windows of 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,8 +47,8 @@ class PairedLosses:
 
     series: str  # its name; the same series in several folds is drawn together
     closes_s: NDArray[np.int64]  # when the last known candle of each window closed, ascending, shape (N,)
-    model: NDArray[np.float32]  # loss of each window, in returns, shape (N,)
-    baseline: NDArray[np.float32]  # likewise
+    model: NDArray[np.floating[Any]]  # loss of each window, in returns, shape (N,)
+    baseline: NDArray[np.floating[Any]]  # likewise
 
 
 def error_interval(pairs: Sequence[PairedLosses], horizon_bars: int) -> ErrorInterval | None:

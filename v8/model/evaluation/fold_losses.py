@@ -461,21 +461,34 @@ def shared_differences(
         baseline: The name of the baseline.
 
     Returns:
+        As `differences_by_close`.
+    """
+    pairs = [cell.paired(task, baseline) for cell in cells]
+    return differences_by_close(pairs, [cell.losses.mean(task, NAIVE) for cell in cells])
+
+
+def differences_by_close(
+    pairs: Sequence[PairedLosses], naive_errors: Sequence[float]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Average the differences between two forecasters over the series that share a close.
+
+    Args:
+        pairs: The losses of both; those of a series in the order of time.
+        naive_errors: The mean error of naive of each pair, in returns.
+
+    Returns:
         Closes, ascending, seconds since the epoch, shape (N,); and mean differences, each a share of the
         naive error of its series, unitless, shape (N,).
     """
     times = []
     values = []
-    last_s: dict[Series, int] = {}
-    for cell in cells:
-        closes_s = cell.losses.closes_s
-        losses = cell.losses.by_task[task]
-        is_new = closes_s > last_s.get(cell.series, -1)
-        naive = cell.losses.mean(task, NAIVE) or 1.0
-        difference = losses[MODEL].astype(np.float64) - losses[baseline]
-        times.append(closes_s[is_new])
-        values.append(difference[is_new] / naive)
-        last_s[cell.series] = int(closes_s[-1])
+    last_s: dict[str, int] = {}
+    for pair, naive_error in zip(pairs, naive_errors, strict=True):
+        is_new = pair.closes_s > last_s.get(pair.series, -1)
+        difference = pair.model.astype(np.float64) - pair.baseline
+        times.append(pair.closes_s[is_new])
+        values.append(difference[is_new] / (naive_error or 1.0))
+        last_s[pair.series] = int(pair.closes_s[-1])
     shared_closes_s, positions = np.unique(np.concatenate(times), return_inverse=True)
     sums = np.bincount(positions, weights=np.concatenate(values))
     return shared_closes_s, sums / np.bincount(positions)

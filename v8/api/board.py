@@ -1,0 +1,277 @@
+"""The board that `v8.evaluate` returns: forecasts of any methods for the same candles, and their errors.
+
+A saved board is a data set: everyone who has it can compute its numbers again, and put their own forecasts
+beside those that are there, without candles and without models.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import pandas as pd
+import pyarrow as pa
+from pyarrow import parquet
+
+from v8.api.arguments import PublicNames, in_python
+from v8.base.errors import ArgumentError, ArtifactError, listed
+from v8.base.language import language
+from v8.base.own_files import FORECASTS_KEY, is_own
+from v8.base.storage import write_text, write_with
+from v8.base.wording import frame_csv
+from v8.data.market.series import iso
+from v8.model.evaluation.board import KEYS, SeriesForecasts, in_windows, score_table, series_table
+from v8.publish.report.board import board_card, board_page
+
+FORECASTS_FILE: Final = "forecasts.parquet"
+TABLE_FILE: Final = "table.csv"
+SCORES_FILE: Final = "scores.csv"
+METHODS_FILE: Final = "methods.csv"
+PAGE_FILE: Final = "board.html"
+CARD_FILE: Final = "README.md"
+
+_DEMO_KEY: Final = "v8_is_demo"
+"""Key of the metadata of the Parquet file: "1" where the market was simulated."""
+
+_FACTS: Final = ("kind", "trained_until", "licence", "could_know_candles")
+
+
+@dataclass(frozen=True)
+class Method:
+    """What is known of a method besides its forecasts."""
+
+    kind: str
+    trained_until_s: int | None = None  # when its last training candle closed, seconds since the epoch
+    licence: str = ""  # of its weights
+    could_know_candles: bool | None = None  # whether it may have been trained on the evaluated candles
+
+    def later(self, other: "Method | None") -> "Method":
+        """Return it with the later one of two times of training."""
+        if other is None or other.trained_until_s is None:
+            return self
+        return replace(self, trained_until_s=max(other.trained_until_s, self.trained_until_s or 0))
+
+    def with_facts(self, name: str, facts: Any) -> "Method":
+        """Return it with what the user says of it.
+
+        Raises:
+            ArgumentError: If that is no mapping from `_FACTS` to texts, or for `could_know_candles` a truth.
+        """
+        if not isinstance(facts, Mapping) or not {*facts} <= {*_FACTS}:
+            raise _wrong_fact(name, f"is a mapping with keys among {', '.join(_FACTS)}", repr(facts)[:60])
+        content = dict(facts)
+        trained_until = content.pop("trained_until", None)
+        if trained_until is not None:
+            try:
+                moment = pd.Timestamp(trained_until)
+            except (TypeError, ValueError) as error:
+                raise _wrong_fact(name, "has a date as trained_until", repr(trained_until)[:60]) from error
+            content["trained_until_s"] = int(moment.timestamp())
+        return replace(self, **content)
+
+    def knew(self, first_close_s: int) -> str:
+        """Say whether it may have been trained on candles from a moment on: "no", "yes" or "unknown"."""
+        if self.could_know_candles is not None:
+            return "yes" if self.could_know_candles else "no"
+        if self.trained_until_s is None:
+            return "unknown"
+        return "yes" if self.trained_until_s > first_close_s else "no"
+
+
+def _wrong_fact(name: str, rule: str, got: str) -> ArgumentError:
+    fix = "help(v8.evaluate) says what it may hold"
+    return ArgumentError(where=f"v8.evaluate, about={name}", rule=rule, got=got, fix=fix)
+
+
+class Board(PublicNames):
+    """Forecasts of several methods for the same candles, with the naive forecast and the best baseline.
+
+    `v8.evaluate` returns one, `Board.load` reads one that was saved.
+
+    >>> import v8
+    >>> board = v8.Board.load("boards/mine")  # doctest: +SKIP
+    >>> board.add("theirs", frame).table  # doctest: +SKIP
+    """
+
+    def __init__(
+        self, by_series: Sequence[SeriesForecasts], described: Mapping[str, Method], *, is_demo: bool = False
+    ) -> None:
+        self._by_series = by_series
+        self._described = described
+        self._is_demo = is_demo  # whether the market was simulated
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """A row for each task, timeframe and method, the lowest error first.
+
+        * `task`: text, the task or the column; `timeframe`, `method`: text.
+        * `num_series`, `num_windows`, `num_steps`: what all methods of the task share, int64.
+        * `mae`: mean absolute error in returns, unitless, mean over the series.
+        * `relative_mae`: divided by the naive forecast's, median over the series; below 1 is better.
+        * `low_95`, `high_95`: its 95 % interval by a block bootstrap; NaN with too few windows.
+        * `p_value`: of the difference (Diebold-Mariano), 0 to 1, corrected for all rows; NaN likewise.
+        * `win_rate`: share of the series with a lower error, 0 to 1.
+        * `best_baseline`, and the same compared with it: `relative_mae_to_best`, `low_95_to_best` and so on.
+        * `is_among_best`: whether it cannot be told apart from the best method (model confidence set).
+        """
+        return score_table(self._by_series)
+
+    @cached_property
+    def scores(self) -> pd.DataFrame:
+        """A row for each series, task and method: `mae`, `relative_mae`, `relative_mae_to_best`."""
+        return series_table(self._by_series)
+
+    @property
+    def forecasts(self) -> pd.DataFrame:
+        """Every forecast, a row for each bar ahead, in the layout of Nixtla's `cross_validation`.
+
+        * `unique_id`: the series, text.
+        * `ds`: when the bar opens; `cutoff`: when the newest known candle opened, datetime64 in UTC.
+        * `step`: bars ahead, from 1, int64; `column`: what is forecast, text.
+        * `y`: the actual value in the unit of the column (prices: quote currency).
+        * `scale`: what an error is divided by to be one in returns: the last close, or 1.
+        * a column for each method, in the unit of `y`; NaN where it has no forecast.
+        """
+        return pd.concat([each.to_frame() for each in self._by_series], ignore_index=True)
+
+    @property
+    def methods(self) -> pd.DataFrame:
+        """What is known of each method, by its name.
+
+        * `kind`: text. `trained_until`: when its last training candle closed, ISO 8601, or empty if unknown.
+        * `licence`: of its weights, empty if unknown.
+        * `could_know_candles`: "yes", "no" or "unknown": whether it may have been trained on the evaluated
+          candles.
+        """
+        first_close_s = min(int(each.cutoff_s[0]) + each.series.bar_s for each in self._by_series)
+        rows: dict[Any, list[str]] = {}
+        for name in dict.fromkeys(self.table["method"]):
+            method = self._described[name]
+            until_s = method.trained_until_s
+            rows[name] = [
+                method.kind,
+                "" if until_s is None else iso(until_s),
+                method.licence,
+                method.knew(first_close_s),
+            ]
+        return pd.DataFrame.from_dict(rows, orient="index", columns=list(_FACTS)).rename_axis("method")
+
+    @in_python
+    def add(self, name: str, frame: pd.DataFrame, about: Mapping[str, Any] | None = None) -> "Board":
+        """Return the board with the forecasts of one more method, without candles.
+
+        Args:
+            name: The name of the method.
+            frame: Its forecasts, as for `v8.evaluate`; of its columns, one is neither `unique_id`, `ds`,
+                `cutoff`, `step`, `column`, `y` nor `scale`.
+            about: What is known of it: `kind`, `trained_until`, `licence`, `could_know_candles`.
+
+        Raises:
+            ArgumentError: If the name is taken, or the frame has another layout, or shares no window.
+        """
+        columns = [str(column) for column in frame if column not in KEYS]
+        needed = ["unique_id", "ds", "cutoff", *(["column"] if len(self._by_series[0].actual) > 1 else [])]
+        if name in self._described or len(columns) != 1 or not {*needed} <= {*frame}:
+            rule = f"has the columns {', '.join(needed)} and one other, and the board no method of its name"
+            raise ArgumentError(
+                where=f"Board.add {name}",
+                rule=rule,
+                got=f"the columns {listed([str(column) for column in frame])}",
+                fix="Lay it out like Board.forecasts",
+            )
+        by_series = []
+        for each in self._by_series:
+            rows = frame[frame["unique_id"].astype(str) == str(each.series)]
+            added = in_windows(rows, {columns[0]: name}, each)
+            by_series.append(replace(each, methods={**each.methods, **added}))
+        method = Method("forecasts of another program").with_facts(name, about or {})
+        board = Board(by_series, {**self._described, name: method}, is_demo=self._is_demo)
+        if name not in {*board.table["method"]}:
+            rule = "forecasts all columns of a task of the board in some window"
+            fix = "Board.forecasts has the windows and columns"
+            raise ArgumentError(where=f"Board.add {name}", rule=rule, got="none", fix=fix)
+        return board
+
+    @in_python
+    def save(self, folder: str | Path) -> list[Path]:
+        """Write the board as a page and as a data set with its card, and return the files.
+
+        Args:
+            folder: A new or empty folder, or one that holds a board, which is replaced.
+
+        Raises:
+            ArgumentError: If the folder holds anything else.
+        """
+        place = Path(folder)
+        forecasts = place / FORECASTS_FILE
+        if place.exists() and (not place.is_dir() or (any(place.iterdir()) and not is_own(forecasts))):
+            raise ArgumentError(
+                where="Board.save, folder=",
+                rule="is a new or empty folder, or one that holds a board",
+                got=f"{place}, which holds other files" if place.is_dir() else f"the file {place}",
+                fix="Choose another folder",
+            )
+
+        def write_parquet(file: Path) -> None:
+            content = pa.Table.from_pandas(self.forecasts, preserve_index=False)
+            notes = {FORECASTS_KEY: "1", _DEMO_KEY: str(int(self._is_demo))}
+            content = content.replace_schema_metadata({**content.schema.metadata, **notes})
+            parquet.write_table(content, file, compression="zstd")
+
+        write_with(forecasts, write_parquet)
+        tables = {TABLE_FILE: self.table, SCORES_FILE: self.scores, METHODS_FILE: self.methods.reset_index()}
+        for name, table in tables.items():
+            write_text(place / name, frame_csv(table))
+        write_text(place / CARD_FILE, board_card(self.table, self.methods, is_demo=self._is_demo))
+        with language():
+            write_text(
+                place / PAGE_FILE, board_page(self.table, self.scores, self.methods, is_demo=self._is_demo)
+            )
+        return [place / name for name in (PAGE_FILE, CARD_FILE, FORECASTS_FILE, *tables)]
+
+    @classmethod
+    @in_python
+    def load(cls, folder: str | Path) -> "Board":
+        """Read a board that was saved; its numbers are computed again from its forecasts.
+
+        Raises:
+            ArtifactError: If the folder holds none, or a damaged one.
+        """
+        place = Path(folder)
+        try:
+            content = parquet.read_table(place / FORECASTS_FILE)
+            is_demo = content.schema.metadata.get(_DEMO_KEY.encode()) == b"1"
+            frame = content.to_pandas()
+            facts = pd.read_csv(place / METHODS_FILE, index_col="method", keep_default_na=False, dtype=str)
+            by_series = [
+                SeriesForecasts.from_frame(rows) for _, rows in frame.groupby("unique_id", sort=False)
+            ]
+            described = {str(name): _read_method(row) for name, row in facts.iterrows()}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ArtifactError(
+                where=str(place),
+                rule=f"holds a board: {FORECASTS_FILE} and {METHODS_FILE} as Board.save writes them",
+                got=f"{type(error).__name__}: {error}"[:200],
+                fix="Save the board again",
+            ) from error
+        return cls(by_series, described, is_demo=is_demo)
+
+    def __repr__(self) -> str:
+        table = self.table
+        return f"<Board of {table['method'].nunique()} methods, {len(self._by_series)} series>"
+
+    def _repr_html_(self) -> str:
+        """Show the table in a notebook."""
+        return str(self.table.to_html())
+
+
+def _read_method(row: "pd.Series[Any]") -> Method:
+    until = row["trained_until"]
+    knew = row["could_know_candles"]
+    return Method(
+        kind=row["kind"],
+        trained_until_s=int(pd.Timestamp(until).timestamp()) if until else None,
+        licence=row["licence"],
+        could_know_candles=None if knew == "unknown" else knew == "yes",
+    )
