@@ -40,7 +40,8 @@ sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "tests/parts")]
 from exchange_api import ExchangeApi
 from watched_replay import MOVED_CLOCK, WatchedReplay, ledger_rows
 
-from v8.annexes.live.ledger.database import Ledger, place_name
+from v8.annexes.live.ledger.database import Ledger
+from v8.annexes.live.ledger.entries import place_name
 from v8.annexes.live.promotion.decisions import read_promotions
 from v8.data.market.series import Series
 from v8.data.market.sources.vision import VisionSource

@@ -17,8 +17,8 @@ import pytest
 from ledger_entries import FIRST_S, made_entry, made_score, said
 from typer.testing import CliRunner
 
-from v8.annexes.live.ledger.database import Ledger, make_tables, place_name
-from v8.annexes.live.ledger.entries import Entry, ForecastCounts, Issuer, Score
+from v8.annexes.live.ledger.database import Ledger, make_tables
+from v8.annexes.live.ledger.entries import Entry, ForecastCounts, Issuer, Score, place_name
 from v8.annexes.live.ledger.record import live_record
 from v8.base.errors import ArtifactError, StorageError
 from v8.cli.app import app

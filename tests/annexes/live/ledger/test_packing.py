@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from v8.annexes.live.ledger.database import pack, unpack, unpack_plain
+from v8.annexes.live.ledger.entries import pack, unpack, unpack_plain
 
 SHAPES = array_shapes(min_dims=1, max_dims=3, max_side=6)
 SINGLE = st.floats(width=32, allow_nan=False, allow_infinity=False)

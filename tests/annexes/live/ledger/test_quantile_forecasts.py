@@ -25,9 +25,10 @@ from v8.annexes.live.ledger.entries import score
 from v8.annexes.live.ledger.printing import RECORD_PRINTERS
 from v8.annexes.live.ledger.record import live_record
 from v8.annexes.live.ledger.watching import make_entry
+from v8.annexes.live.promotion.champion_test import decide_promotion
 from v8.annexes.live.promotion.decisions import Promotions, read_promotions
 from v8.annexes.live.promotion.printing import print_decisions
-from v8.annexes.live.promotion.renewal import GenerationResult, decide_promotion, decision_record
+from v8.annexes.live.promotion.renewal import GenerationResult, decision_record
 from v8.api.export import forecast_test_span
 from v8.api.issuing import IssuedForecast
 from v8.base.errors import ArtifactError

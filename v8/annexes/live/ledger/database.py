@@ -22,26 +22,32 @@ the tables with their indexes, which hold places, issuers and times a second tim
 import json
 import os
 import sqlite3
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from v8.annexes.live.ledger.entries import Entry, ForecastCounts, Issuer, Score, ScoredForecasts
+from v8.annexes.live.ledger.entries import (
+    ActualValues,
+    Entry,
+    ForecastCounts,
+    Issuer,
+    Score,
+    ScoredForecasts,
+    checksum_of,
+    pack,
+    place_name,
+    unpack,
+    unpack_plain,
+)
 from v8.base.errors import ArtifactError, ProfileError, StorageError, V8Error
 from v8.base.invocation import command
 from v8.base.records import AS_WRITTEN, OpenTime, Sha256, adapter, checked
 from v8.base.storage import WriterLock, packaged, parse_json, require_replaceable, write_with
 from v8.data.market.series import Series
 
-Numbers = TypeVar("Numbers", bound=NDArray[Any])
-
-_COMPRESSION_LEVEL: Final = 9
 BUSY_S: Final = 30.0  # how long to wait for another process that uses the file, in seconds
 _SQLITE_ENDINGS: Final = ("-wal", "-shm", "-journal")  # of the files that SQLite opens with a database
 _FIX: Final = "Restore the file from a copy, or begin another ledger with param:ledger"
@@ -100,81 +106,6 @@ def schema_fault(connection: sqlite3.Connection) -> str | None:
     return None
 
 
-def pack(values: NDArray[np.float32]) -> bytes:
-    """Write float32 numbers of any shape, compressed.
-
-    >>> unpack(pack(np.array([[1.5, 2.0]], np.float32)), (1, 2))
-    array([[1.5, 2. ]], dtype=float32)
-    """
-    by_significance = np.frombuffer(values.astype("<f4").tobytes(), np.uint8).reshape(-1, 4).T
-    return zlib.compress(by_significance.tobytes(), _COMPRESSION_LEVEL)
-
-
-def unpack(content: bytes, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """Read what `pack` wrote. Raises `ValueError` if the bytes are not those of so many finite numbers."""
-    size = 4 * int(np.prod(shape))
-    try:
-        # The limit protects against a few bytes that would unpack to gigabytes.
-        by_significance = zlib.decompressobj().decompress(content, size + 1)
-    except zlib.error as error:
-        raise ValueError(f"no packed numbers ({error})") from error
-    if len(by_significance) != size:
-        raise ValueError(f"not {size // 4:,} numbers")
-    plain = np.frombuffer(by_significance, np.uint8).reshape(4, -1).T.tobytes()
-    return _finite(np.frombuffer(plain, "<f4").astype(np.float32).reshape(shape))
-
-
-def unpack_plain(content: bytes, shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """Read float64 numbers that were written without compression; raises as `unpack` does.
-
-    >>> unpack_plain(np.array([0.1]).astype("<f8").tobytes(), (1,))
-    array([0.1])
-    """
-    if len(content) != 8 * int(np.prod(shape)):
-        raise ValueError(f"not {int(np.prod(shape)):,} numbers")
-    return _finite(np.frombuffer(content, "<f8").astype(np.float64).reshape(shape))
-
-
-def _finite(values: Numbers) -> Numbers:
-    if not np.isfinite(values).all():
-        raise ValueError("numbers that are infinite or none")
-    return values
-
-
-def checksum_of(*values: int | str | bytes | None) -> int:
-    """Return the CRC-32 of the values of a row, from which every change of up to three bits is seen.
-
-    >>> checksum_of(1, "a", b"x") == checksum_of(1, "a", b"y")
-    False
-    """
-    checksum = 0
-    for value in values:
-        content = value if isinstance(value, bytes) else str(value).encode()
-        checksum = zlib.crc32(b"\0" + content, checksum)
-    return checksum
-
-
-def place_name(place: Path | str, ledger: Path) -> str:
-    """Name a place of models as the ledger does.
-
-    Args:
-        place: The folder of a run as a `Path`; as text `user/name` on the Hub, or a name returned before.
-        ledger: Path of the ledger.
-
-    >>> place_name("you/name", Path("runs/ledger.sqlite"))
-    'you/name'
-    >>> place_name(Path("runs/aligned"), Path("runs/ledger.sqlite"))
-    './aligned'
-    """
-    if isinstance(place, str):
-        return place
-    folder = place.resolve()
-    ledger_folder = ledger.resolve().parent
-    if folder.is_relative_to(ledger_folder):
-        return f"./{folder.relative_to(ledger_folder).as_posix()}"
-    return folder.as_posix()
-
-
 class Database:
     """An open SQLite file for one thread at a time; errors of SQLite are raised as errors of v8."""
 
@@ -207,16 +138,6 @@ class Database:
                 self._connection.rollback()
                 raise
             self._connection.execute("COMMIT")
-
-
-@dataclass(frozen=True, eq=False)
-class ActualValues:
-    """Forecasts of one issuer and their actual values; N forecasts, K forecasters, V values of one."""
-
-    issuer: Issuer
-    issued_for_s: NDArray[np.int64]  # closes, seconds since the epoch, UTC, shape (N,)
-    values: NDArray[np.float32]  # forecasts of every forecaster, shape (N, K, V)
-    actual: NDArray[np.float32]  # shape (N, V)
 
 
 class Ledger(Database):

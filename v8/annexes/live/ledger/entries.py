@@ -1,7 +1,8 @@
 """The entries of the ledger: issuers, the forecasts that they issued, and the scores of these.
 
 Numbers of a forecast are float32, as a model returns them; what is written is what is scored. The arrays of
-all tasks are concatenated in the order of `Issuer.tasks`, each flattened from (steps, columns).
+all tasks are concatenated in the order of `Issuer.tasks`, each flattened from (steps, columns). A row holds
+them packed (`pack`) and with a checksum.
 
 The loss of a forecast is what the leaderboard averages: its mean absolute error in returns over all steps
 and columns of a task; that of a quantile is twice its pinball loss. It is computed once, when the last
@@ -12,8 +13,10 @@ Legend: K forecasters, V values of one forecaster (steps times columns of all ta
 columns of a task.
 """
 
+import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
 import numpy as np
@@ -37,6 +40,9 @@ from v8.profile.quantile_levels import MEDIAN, pinball, quantile_column
 from v8.profile.tasks import TASKS
 
 Number = TypeVar("Number", np.float32, np.float64)
+Numbers = TypeVar("Numbers", bound=NDArray[Any])
+
+_COMPRESSION_LEVEL: Final = 9
 
 MAX_VALUES: Final = 100_000  # values of one forecaster; a thousand steps of the shipped tasks have 7,000
 QUANTILE_PREFIX: Final = f"{MODEL}_q"
@@ -319,3 +325,88 @@ def _losses(
         errors = in_returns(task, actual[task] - forecasts[task], closes)
         losses.append(2.0 * pinball(np, errors, levels).mean(axis=(1, 2)))
     return np.stack(losses, axis=1)
+
+
+def pack(values: NDArray[np.float32]) -> bytes:
+    """Write float32 numbers of any shape, compressed.
+
+    >>> unpack(pack(np.array([[1.5, 2.0]], np.float32)), (1, 2))
+    array([[1.5, 2. ]], dtype=float32)
+    """
+    by_significance = np.frombuffer(values.astype("<f4").tobytes(), np.uint8).reshape(-1, 4).T
+    return zlib.compress(by_significance.tobytes(), _COMPRESSION_LEVEL)
+
+
+def unpack(content: bytes, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """Read what `pack` wrote. Raises `ValueError` if the bytes are not those of so many finite numbers."""
+    size = 4 * int(np.prod(shape))
+    try:
+        # The limit protects against a few bytes that would unpack to gigabytes.
+        by_significance = zlib.decompressobj().decompress(content, size + 1)
+    except zlib.error as error:
+        raise ValueError(f"no packed numbers ({error})") from error
+    if len(by_significance) != size:
+        raise ValueError(f"not {size // 4:,} numbers")
+    plain = np.frombuffer(by_significance, np.uint8).reshape(4, -1).T.tobytes()
+    return _finite(np.frombuffer(plain, "<f4").astype(np.float32).reshape(shape))
+
+
+def unpack_plain(content: bytes, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """Read float64 numbers that were written without compression; raises as `unpack` does.
+
+    >>> unpack_plain(np.array([0.1]).astype("<f8").tobytes(), (1,))
+    array([0.1])
+    """
+    if len(content) != 8 * int(np.prod(shape)):
+        raise ValueError(f"not {int(np.prod(shape)):,} numbers")
+    return _finite(np.frombuffer(content, "<f8").astype(np.float64).reshape(shape))
+
+
+def _finite(values: Numbers) -> Numbers:
+    if not np.isfinite(values).all():
+        raise ValueError("numbers that are infinite or none")
+    return values
+
+
+def checksum_of(*values: int | str | bytes | None) -> int:
+    """Return the CRC-32 of the values of a row, from which every change of up to three bits is seen.
+
+    >>> checksum_of(1, "a", b"x") == checksum_of(1, "a", b"y")
+    False
+    """
+    checksum = 0
+    for value in values:
+        content = value if isinstance(value, bytes) else str(value).encode()
+        checksum = zlib.crc32(b"\0" + content, checksum)
+    return checksum
+
+
+def place_name(place: Path | str, ledger: Path) -> str:
+    """Name a place of models as the ledger does.
+
+    Args:
+        place: The folder of a run as a `Path`; as text `user/name` on the Hub, or a name returned before.
+        ledger: Path of the ledger.
+
+    >>> place_name("you/name", Path("runs/ledger.sqlite"))
+    'you/name'
+    >>> place_name(Path("runs/aligned"), Path("runs/ledger.sqlite"))
+    './aligned'
+    """
+    if isinstance(place, str):
+        return place
+    folder = place.resolve()
+    ledger_folder = ledger.resolve().parent
+    if folder.is_relative_to(ledger_folder):
+        return f"./{folder.relative_to(ledger_folder).as_posix()}"
+    return folder.as_posix()
+
+
+@dataclass(frozen=True, eq=False)
+class ActualValues:
+    """Forecasts of one issuer and their actual values; N forecasts, K forecasters, V values of one."""
+
+    issuer: Issuer
+    issued_for_s: NDArray[np.int64]  # closes, seconds since the epoch, UTC, shape (N,)
+    values: NDArray[np.float32]  # forecasts of every forecaster, shape (N, K, V)
+    actual: NDArray[np.float32]  # shape (N, V)

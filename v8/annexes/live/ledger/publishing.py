@@ -63,7 +63,7 @@ class LedgerDataset(Publication):
     folder: Path  # where its files are written
     repo: str  # `user/name` of the dataset on the Hub
     ledger: Ledger  # open, with forecasts of the place
-    place: Path | str  # of models, see `v8.annexes.live.ledger.database.place_name`
+    place: Path | str  # of models, see `v8.annexes.live.ledger.entries.place_name`
     now_s: int  # the present, seconds since the epoch, UTC
     is_repairing: bool = False  # whether to send days again of which rows were published more than once
     paths: tuple[str, ...] = field(default=(), init=False)  # of the files that are to be sent

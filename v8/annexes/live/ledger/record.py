@@ -35,8 +35,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from v8.annexes.live.ledger.database import ActualValues, Ledger
-from v8.annexes.live.ledger.entries import ForecastCounts, Issuer, ScoredForecasts, level_of
+from v8.annexes.live.ledger.database import Ledger
+from v8.annexes.live.ledger.entries import ActualValues, ForecastCounts, Issuer, ScoredForecasts, level_of
 from v8.annexes.live.ledger.references import stored_references
 from v8.base.errors import listed
 from v8.base.language import say
@@ -571,7 +571,7 @@ def live_losses(
 
     Args:
         ledger: Holds the live record; None without one.
-        place: Where the models are, see `v8.annexes.live.ledger.database.place_name`.
+        place: Where the models are, see `v8.annexes.live.ledger.entries.place_name`.
         series: The series.
         model_sha256: Digest of the model file.
         start_s: Only forecasts issued for closes from then on, seconds since the epoch, UTC.

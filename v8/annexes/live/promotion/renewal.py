@@ -23,24 +23,25 @@ because the same candles and seed would give the same model.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from v8.annexes.live.ledger.database import Ledger
 from v8.annexes.live.ledger.record import live_losses
-from v8.annexes.live.promotion.champion_test import ChampionTest, compare_models
+from v8.annexes.live.promotion.champion_test import (
+    PromotionDecision,
+    decide_promotion,
+)
 from v8.annexes.live.promotion.decisions import (
     Contender,
     Decision,
     Opponent,
     Promotions,
-    QuantileQuality,
     free_generation,
     list_generations,
     read_promotions,
@@ -50,26 +51,22 @@ from v8.base.plugins import other_plugins
 from v8.base.starting import quiet_start
 from v8.base.storage import sweep
 from v8.base.wording import ABSENT, number
-from v8.data.features.store import FeatureStore
 from v8.data.market.candles import Candles
 from v8.data.market.companions import Companions
 from v8.data.market.series import Series, iso, series_advice
 from v8.data.market.sources.source import CandleSource, PrefetchesCandles
-from v8.data.windows.dataset import prepare_series, table_columns, whole_span
-from v8.data.windows.span import Span
+from v8.data.windows.dataset import whole_span
 from v8.forecaster.forecaster import Forecaster
 from v8.forecaster.metadata import ONNX_FILE, Metadata, not_evaluated, read_metadata
 from v8.forecaster.runtimes import has_onnx_packages
-from v8.forecaster.shared_models import SharedModels
 from v8.model.baselines.baselines import BASELINES, NAIVE, called
 from v8.model.evaluation.decay import detect_decay, too_few_windows
 from v8.model.evaluation.evaluation import MODEL
-from v8.model.evaluation.metrics import measure_errors, measure_quantiles
+from v8.model.evaluation.metrics import measure_errors
 from v8.model.evaluation.significance import Losses
 from v8.model.evaluation.verdict import references
 from v8.profile.formulas import DAY_S
-from v8.profile.profile import Profile, network_outputs, recorded_profile
-from v8.profile.quantile_levels import interval_names
+from v8.profile.profile import network_outputs, recorded_profile
 from v8.runs.events import Event, Note, RunSummary, SeriesOutcome, run_isolated
 from v8.runs.execution import run
 from v8.runs.jobs import Engine
@@ -261,88 +258,6 @@ class RememberedCandles:
         return self._source.candles(series, num_bars, end_s)
 
 
-@dataclass(frozen=True)
-class PromotionDecision:
-    """Which of two models serves."""
-
-    is_promoted: bool  # whether the challenger serves
-    reason: str  # a clause about the challenger
-    champion_test: ChampionTest | None = None  # errors of both; None if they were not compared
-    evaluated_from: str | None = (
-        None  # when the first evaluated forecast was issued, ISO 8601; None without any
-    )
-    evaluated_until: str | None = None  # when the last forecast bar closed, ISO 8601; None without any
-    champion_quantiles: Mapping[str, QuantileQuality] = field(default_factory=dict)  # per task
-    challenger_quantiles: Mapping[str, QuantileQuality] = field(default_factory=dict)  # per task
-
-
-def decide_promotion(
-    champion: Path, challenger: Path, candles: Candles, profile: Profile
-) -> PromotionDecision:
-    """Compare two models of a series on candles that neither was made from, and decide which of them serves.
-
-    These are the windows of the challenger's test span that lie an embargo behind the candles that the
-    champion was fitted and stopped on. Baselines are fitted to the challenger's train span.
-
-    Args:
-        champion: Folder of the model that serves.
-        challenger: Folder of the new model.
-        candles: The candles that the challenger was made from.
-        profile: Profile of the run.
-
-    Raises:
-        SeriesError: If a model does not forecast what the profile says.
-    """
-    models = SharedModels()
-    try:
-        new = Forecaster.load(challenger, models=models)
-    except ArtifactError:
-        return PromotionDecision(False, "the files of the challenger are damaged")
-    if candles.digest != new.about.candles.digest:
-        reason = "the candles that the challenger was made from are no longer the same"
-        return PromotionDecision(False, reason)
-    try:
-        old = Forecaster.load(champion, models=models)
-    except ArtifactError:
-        return PromotionDecision(True, "the files of the champion are damaged")
-    if not _forecast_the_same(old, new):
-        return PromotionDecision(True, "the champion forecasts something else than the profile says")
-    data = prepare_series(FeatureStore().table(candles, table_columns(profile)), profile)
-    span = _unseen_windows(data.spans["test"], old.trained_until_s)
-    too_few = too_few_windows(len(span), span.horizon_bars)
-    if too_few:
-        return PromotionDecision(False, too_few)
-    old_forecasts = old.forecast_all(span.raw_windows())
-    new_forecasts = new.forecast_all(span.raw_windows())
-    champion_test = compare_models(
-        span,
-        challenger={task: values.astype(np.float64) for task, values in new_forecasts.points.items()},
-        champion={task: values.astype(np.float64) for task, values in old_forecasts.points.items()},
-        train=data.spans["train"],
-        scaling=data.scaling,
-        references=references(old.about.verdicts) if old.about.is_evaluated else {},
-    )
-    closed_s = span.table.open_time_s + span.table.series.bar_s
-    first_issued_s = int(closed_s[span.anchors[0]])
-    last_closed_s = int(closed_s[span.anchors[-1] + span.horizon_bars])
-    return PromotionDecision(
-        is_promoted=champion_test.challenger_wins,
-        reason=champion_test.reason,
-        champion_test=champion_test,
-        evaluated_from=datetime.fromtimestamp(first_issued_s, UTC).isoformat(),
-        evaluated_until=datetime.fromtimestamp(last_closed_s, UTC).isoformat(),
-        champion_quantiles=_quantile_quality(old_forecasts.quantiles, champion_test, span),
-        challenger_quantiles=_quantile_quality(new_forecasts.quantiles, champion_test, span),
-    )
-
-
-def _forecast_the_same(old: Forecaster, new: Forecaster) -> bool:
-    """Return whether two models have the same inputs and outputs."""
-    names = ("series", "features", "lookback_bars", "horizon_bars", "quantiles")
-    has_same_shape = all(getattr(old, name) == getattr(new, name) for name in names)
-    return has_same_shape and old.about.tasks.keys() == new.about.tasks.keys()
-
-
 def decision_record(
     series: Series, serving: Promotions, generation: str, stale: str, promotion: PromotionDecision
 ) -> Decision:
@@ -403,35 +318,6 @@ def _trained_until(serving: Promotions, generation: str, name: str) -> str | Non
         return read_metadata(folder, series=name).candles.last_open
     except ArtifactError:
         return None
-
-
-def _unseen_windows(span: Span, trained_until_s: int) -> Span:
-    """Return the windows of a span that begin an embargo behind the candles of another model.
-
-    Args:
-        span: The windows.
-        trained_until_s: When the last candle closed that the other model was fitted or stopped on, seconds
-            since the epoch, UTC.
-    """
-    first_rows = span.anchors - span.profile.lookback_bars + 1
-    begin_s = trained_until_s + span.profile.embargo_bars * span.table.series.bar_s
-    return Span(span.table, span.profile, span.anchors[span.table.open_time_s[first_rows] >= begin_s])
-
-
-def _quantile_quality(
-    quantiles: Mapping[str, NDArray[np.float32]], champion_test: ChampionTest, span: Span
-) -> dict[str, QuantileQuality]:
-    """Measure CRPS and coverage of quantiles per task; without tasks where naive's error is 0."""
-    levels = span.profile.quantiles
-    quality = {}
-    for task, forecast in quantiles.items():
-        errors, _ = measure_quantiles(span, task, forecast.astype(np.float64), levels)
-        naive_error = champion_test.evaluation.error(task, NAIVE).overall
-        if naive_error > 0:
-            names = interval_names(levels)
-            coverage = {name: errors.mean_coverage(position) for position, name in enumerate(names)}
-            quality[task] = QuantileQuality(errors.crps / naive_error, coverage)
-    return quality
 
 
 @dataclass(frozen=True)
