@@ -89,6 +89,9 @@ def run_task(
         finished = _run_toy(profile, tmp_path)
         installed = {name for name, one in BASELINES.items() if one.is_installed()}
         assert set(finished.evaluation["tasks"][task]["errors"]) == {"model", *installed}
+        # Its best baseline is chosen on the validation span; the other task has a reference.
+        chosen_from = {name: {*errors} for name, errors in finished.evaluation["validation_mae"].items()}
+        assert chosen_from == {task: installed}
         return finished
 
     return run

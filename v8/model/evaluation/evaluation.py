@@ -117,7 +117,8 @@ class Evaluation(JsonRecord):
     tasks: Mapping[str, EvaluatedTask]  # by the name of the task
     direction: tuple[StepDirection, ...]  # hit rates of the close, one entry per step
     validation_mae: Mapping[Word, Mapping[Word, Number]] = field(default_factory=dict)
-    """Per task and baseline the mean absolute error on the validation span, in returns; empty if unknown."""
+    """Per task without a reference the mean absolute error of each baseline on the validation span, in
+    returns; empty if unknown."""
 
     @property
     def errors(self) -> dict[str, Mapping[str, TaskErrors]]:
@@ -258,17 +259,24 @@ def evaluate_windows(
 ) -> tuple[Evaluation, Losses]:
     """Evaluate a model and every baseline on the test span.
 
-    The errors of baselines on the validation span are noted, too: there the best one is chosen, so that no
-    model is compared with a baseline that was picked on the test span. A baseline is fitted once for both.
+    For tasks without a reference the errors of baselines on the validation span are noted, too: there the
+    best one is chosen, so that no model is compared with a baseline that was picked on the test span. A
+    baseline is fitted once for both.
     """
     fitted = _fitted_baselines(data.spans["train"], data.scaling)
     evaluation, losses = _evaluate(data.spans["test"], model_forecasts, fitted)
-    return replace(evaluation, validation_mae=_baseline_errors(data.spans["validation"], fitted)), losses
+    choosing = [task for task in evaluation.tasks if reference_baseline(task) not in fitted]
+    errors = _baseline_errors(data.spans["validation"], choosing, fitted)
+    return replace(evaluation, validation_mae=errors), losses
 
 
-def _baseline_errors(span: Span, fitted: Mapping[str, Forecast]) -> dict[str, dict[str, float]]:
+def _baseline_errors(
+    span: Span, tasks: Sequence[str], fitted: Mapping[str, Forecast]
+) -> dict[str, dict[str, float]]:
     """Return per task and fitted baseline its mean absolute error on a span, in returns."""
-    errors: dict[str, dict[str, float]] = {task: {} for task in TASKS if task in span.profile.tasks}
+    if not tasks:
+        return {}
+    errors: dict[str, dict[str, float]] = {task: {} for task in tasks}
     for name, forecast in fitted.items():
         forecasts = forecast(span)
         for task, by_name in errors.items():
