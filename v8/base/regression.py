@@ -1,6 +1,6 @@
 """Fits with the smallest absolute errors, by which forecasts are evaluated: regression and weighted median.
 
-Legend: N rows or values, P terms, M targets.
+Legend: N rows or values, P terms, K pairs of terms, M targets.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,6 +21,10 @@ A smaller share converges closer to the smallest sum, but needs more rounds.
 NUM_FINE_ROUNDS: Final = 5
 FINE_ERROR_SHARE: Final = 0.01  # the smaller share of the last rounds, which start close to the solution
 
+TARGETS_AT_ONCE: Final = 8
+"""Targets that are fitted together: products of terms are read once for all of them, and a core's cache holds
+what is computed for each."""
+
 RIDGE_SHARE: Final = 1e-9
 """Share of the mean diagonal that is added to the diagonal, so that collinear terms can be solved for."""
 
@@ -38,10 +42,25 @@ def least_absolute_errors(x_NP: FloatArray, y_NM: FloatArray) -> FloatArray:
     # Contiguous rows are processed several times as fast as columns. The matrix of products of two terms is
     # symmetric, so only its upper triangle (K pairs) is computed.
     x_PN = np.ascontiguousarray(x_NP.T)
-    y_MN = np.ascontiguousarray(y_NM.T)
+    first, second = np.triu_indices(len(x_PN))
+    products_KN = x_PN[first] * x_PN[second]
+    fitted_MP = [
+        _fit_targets(x_PN, products_KN, np.ascontiguousarray(y_NM[:, start : start + TARGETS_AT_ONCE].T))
+        for start in range(0, max(y_NM.shape[1], 1), TARGETS_AT_ONCE)
+    ]
+    return np.concatenate(fitted_MP).T.astype(np.float64)
+
+
+def _fit_targets(x_PN: FloatArray, products_KN: FloatArray, y_MN: FloatArray) -> FloatArray:
+    """Fit the coefficients of some targets, shape (M, P), see `least_absolute_errors`.
+
+    Args:
+        x_PN: Terms.
+        products_KN: Products of every two terms, the upper triangle of their matrix.
+        y_MN: Targets.
+    """
     num_terms = len(x_PN)
     first, second = np.triu_indices(num_terms)
-    products_KN = x_PN[first] * x_PN[second]
     identity_PP = np.eye(num_terms)
     left_MPP = np.empty((len(y_MN), num_terms, num_terms))
     median_M1 = np.median(np.abs(y_MN), axis=1, keepdims=True)
@@ -65,9 +84,9 @@ def least_absolute_errors(x_NP: FloatArray, y_NM: FloatArray) -> FloatArray:
         np.subtract(y_MN, errors_MN, out=errors_MN)
         np.abs(errors_MN, out=errors_MN)
         np.maximum(errors_MN, share * typical_M1, out=errors_MN)
-        # Only ratios matter: divided by the smallest error, the largest weight is 1 and none can overflow.
-        np.divide(errors_MN.min(axis=1, keepdims=True), errors_MN, out=weights_MN)
-    return fitted_MP.T.astype(np.float64)
+        # Only ratios matter: with the smallest error above, no weight exceeds 1, and none can overflow.
+        np.divide(share * typical_M1, errors_MN, out=weights_MN)
+    return fitted_MP
 
 
 def least_squares(x_NP: FloatArray, y_NM: FloatArray) -> FloatArray:

@@ -230,11 +230,13 @@ def _fit_sizes(train: Span, tasks: Sequence[str]) -> Forecast:
     """
     floor, _ = ranges.floored_logs(train)
     terms = ranges.RangeTerms(RANGE_BARS)
+    terms_NT = terms.terms(train, floor)
     fitted_HTC = {}
     for task in tasks:
-        logs_HNC = np.log(np.maximum(train.actual[task], floor)).swapaxes(0, 1)
-        terms_NT = terms.terms(train, floor)
-        fitted_HTC[task] = np.stack([least_absolute_errors(terms_NT, logs_NC) for logs_NC in logs_HNC])
+        _, num_steps, num_columns = train.target_shape(task)
+        logs_NX = np.log(np.maximum(train.actual[task], floor)).reshape(len(train), -1)
+        fitted_THC = least_absolute_errors(terms_NT, logs_NX).reshape(-1, num_steps, num_columns)
+        fitted_HTC[task] = fitted_THC.swapaxes(0, 1)
 
     def forecast(span: Span) -> TaskForecasts:
         terms_NT = terms.terms(span, floor)
@@ -305,15 +307,16 @@ def _ranged(span: Span, task: str, variance: FloatArray, constant: FloatArray) -
     return span.moved(task, (deviation - naive) * TASKS[task].column_deviations)
 
 
-def _har_terms(span: Span, has_window: bool) -> Iterator[FloatArray]:
-    """Yield the terms of each step, shape (N, T); those of all steps together could exceed the memory."""
+def _har_terms(span: Span, has_window: bool) -> Iterator[tuple[slice, FloatArray]]:
+    """Yield steps and their terms, shape (N, T); those of all steps together could exceed the memory."""
     variances_NR = np.stack([span.range_variance(bars) for bars in RANGE_BARS], axis=-1)
+    if not has_window:
+        yield slice(0, span.horizon_bars), np.sqrt(variances_NR)
+        return
     for step, weight in enumerate(future_weights(span.horizon_bars)):
-        if has_window:
-            naive_N1 = span.naive_deviation[:, step, None]
-            yield np.concatenate([np.sqrt(naive_N1**2 + variances_NR * weight), naive_N1], axis=1)
-        else:
-            yield np.sqrt(variances_NR)
+        naive_N1 = span.naive_deviation[:, step, None]
+        terms_NT = np.concatenate([np.sqrt(naive_N1**2 + variances_NR * weight), naive_N1], axis=1)
+        yield slice(step, step + 1), terms_NT
 
 
 def fit_range_paths(train: Span, scaling: Scaling) -> Forecast:

@@ -284,32 +284,38 @@ def move_terms(xp: Any, naive_closes: Closes, ranges: Any) -> dict[bool, Any]:
     return terms
 
 
-Terms: TypeAlias = Callable[[bool], Iterable[FloatArray]]
-"""Maps `Task.has_window` to the terms of each step, shape (W, R)."""
+Terms: TypeAlias = Callable[[bool], Iterable[tuple[slice, FloatArray]]]
+"""Maps `Task.has_window` to successive steps and the terms that these have in common, shape (W, R)."""
 
 
 def by_step(span: Span, ranges_WH: FloatArray) -> Terms:
     """Return the terms of `move_terms` step by step, from the log range forecast for each future bar."""
     terms = move_terms(np, span.naive_closes, ranges_WH)
-    return lambda has_window: np.moveaxis(terms[has_window], 1, 0)
+    return lambda has_window: (
+        (slice(step, step + 1), terms_WR)
+        for step, terms_WR in enumerate(np.moveaxis(terms[has_window], 1, 0))
+    )
 
 
 def fit_moves(train: Span, terms: Terms, *, without: Sequence[str] = ()) -> dict[str, FloatArray]:
     """Fit the moves of every task with the smallest absolute errors: coefficients per task, (H, R, C).
 
-    Columns that a range does not move have coefficients of zero, because a range has no direction.
+    Columns that a range does not move have coefficients of zero, because a range has no direction. Tasks are
+    fitted apart, so that none depends on which others a profile has, not even in the last bit.
     """
     fitted = {}
     moves = train.moves()
     for task in moves:
         if task in without:
             continue
-        moved_WHC = moves[task]
         is_moved = TASKS[task].is_moved > 0
-        targets_HWM = moved_WHC[:, :, is_moved].swapaxes(0, 1)
-        steps = zip(terms(TASKS[task].has_window), targets_HWM, strict=True)
-        fitted_HRM = np.stack([least_absolute_errors(terms_WR, targets_WM) for terms_WR, targets_WM in steps])
-        fitted[task] = fitted_HRM @ np.eye(len(is_moved))[is_moved]
+        targets_WHM = moves[task][:, :, is_moved]
+        parts = []
+        for steps, terms_WR in terms(TASKS[task].has_window):
+            targets_WSM = targets_WHM[:, steps]
+            fitted_RX = least_absolute_errors(terms_WR, targets_WSM.reshape(len(train), -1))
+            parts.append(fitted_RX.reshape(-1, *targets_WSM.shape[1:]).swapaxes(0, 1))
+        fitted[task] = np.concatenate(parts) @ np.eye(len(is_moved))[is_moved]
     return fitted
 
 
@@ -317,8 +323,9 @@ def move_by(span: Span, fitted: Mapping[str, FloatArray], terms: Terms) -> dict[
     """Forecast with the coefficients of `fit_moves`, per task, shape (W, H, C), in the task's unit."""
     forecasts = {}
     for task, fitted_HRC in fitted.items():
-        steps = zip(terms(TASKS[task].has_window), fitted_HRC, strict=True)
-        moves_WHC = np.stack([np.matmul(terms_WR, fitted_RC) for terms_WR, fitted_RC in steps], axis=1)
+        moves_WHC = np.empty(span.target_shape(task))
+        for steps, terms_WR in terms(TASKS[task].has_window):
+            moves_WHC[:, steps] = np.matmul(terms_WR, fitted_HRC[steps]).swapaxes(0, 1)
         forecasts[task] = span.moved(task, moves_WHC)
     return forecasts
 
