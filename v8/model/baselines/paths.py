@@ -114,7 +114,7 @@ def _quantiles_by_bar(
     for step in range(num_steps):
         paths.advance(ranges_WH[:, step])
         for task, ranked_WHCR in ranked.items():
-            ranked_WHCR[:, step] = _RANKED[task](paths, ranks_R)
+            ranked_WHCR[:, step] = _RANKED[task](paths, ranks_R).swapaxes(0, 1)
     last_W111 = history_close_WK[:, -1:, None, None]
     quantiles = {}
     for task, ranked_WHCR in ranked.items():
@@ -134,36 +134,48 @@ class _MirroredPaths:
         num_steps, num_columns, num_half = half_HCP.shape
         known_WK = history_close_WK / history_close_WK[:, -1:] - 1.0
         dtype = half_HCP.dtype
+        half = (num_windows, num_half)
         both_ways = (num_windows, 2 * num_half)
         self._half_HCP = half_HCP
         self._step = -1
         self._known_sums_WH = suffix_sums(np, known_WK, num_steps).astype(dtype)
         self._known_squares_WH = suffix_sums(np, np.square(known_WK), num_steps).astype(dtype)
-        self._moved_closes_WP = np.zeros((num_windows, num_half), dtype)
+        self._moved_closes_WP = np.zeros(half, dtype)
+        self._closes_before_WP = np.empty(half, dtype)
         self._sums_WP = np.zeros(both_ways, dtype)
         self._squares_WP = np.zeros(both_ways, dtype)
-        self._zeros_P = np.zeros(2 * num_half, dtype)
+        self._zeros_WP = np.zeros(both_ways, dtype)
         self._closes_WP = np.empty(both_ways, dtype)
-        self.candles_WCP = np.empty((num_windows, num_columns, num_half), dtype)
+        self.candles_CWP = np.empty((num_columns, *half), dtype)
         """Candles of the first half of the paths, log ratios to the last known close."""
         self.middle_WP = np.empty(both_ways, dtype)
         """Mean of the twenty closes that end at the bar, in units of the last known close."""
         self.deviation_WP = np.empty(both_ways, dtype)
         """Sample deviation of these closes, in the same unit."""
-        self.highest_WP = np.full((num_windows, num_half), -np.inf, dtype)
+        self.highest_WP = np.full(half, -np.inf, dtype)
         """Highest high so far of the first half of the paths, log ratio to the last known close."""
-        self.lowest_WP = np.full((num_windows, num_half), np.inf, dtype)
+        self.lowest_WP = np.full(half, np.inf, dtype)
         """Their lowest low so far."""
+        self.sorted_CWP = np.empty((2, *both_ways), dtype)
+        """Memory in which two columns are sorted, used again and again: new memory takes longer to get."""
+        self.sorted_halves_CWP = np.empty((2, *half), dtype)
+        """The same for the first half of the paths."""
+
+    def candle(self, name: str) -> FloatArray:
+        """Return a column of the candles of the first half of the paths, (W, P)."""
+        column_WP: FloatArray = self.candles_CWP[OHLC.index(name)]
+        return column_WP
 
     def advance(self, ranges_W: FloatArray) -> None:
         """Go on by a bar, for which these log ranges are forecast."""
         self._step += 1
-        np.multiply(ranges_W[:, None, None], self._half_HCP[self._step], out=self.candles_WCP)
-        moves_WP = self.candles_WCP[:, OHLC.index(CLOSE)]
+        np.multiply(ranges_W[:, None], self._half_HCP[self._step][:, None], out=self.candles_CWP)
+        moves_WP = self.candle(CLOSE)
         self._moved_closes_WP += moves_WP
-        self.candles_WCP += (self._moved_closes_WP - moves_WP)[:, None]
-        np.maximum(self.highest_WP, self.candles_WCP[:, OHLC.index(HIGH)], out=self.highest_WP)
-        np.minimum(self.lowest_WP, self.candles_WCP[:, OHLC.index(LOW)], out=self.lowest_WP)
+        np.subtract(self._moved_closes_WP, moves_WP, out=self._closes_before_WP)
+        self.candles_CWP += self._closes_before_WP
+        np.maximum(self.highest_WP, self.candle(HIGH), out=self.highest_WP)
+        np.minimum(self.lowest_WP, self.candle(LOW), out=self.lowest_WP)
         self._roll_window()
 
     def _roll_window(self) -> None:
@@ -186,50 +198,57 @@ class _MirroredPaths:
         variance_WP -= mean_squares_WP
         variance_WP /= BAND_PERIOD_BARS - 1
         # With the number 0 in place of an array it takes three times as long.
-        np.maximum(variance_WP, self._zeros_P, out=variance_WP)
+        np.maximum(variance_WP, self._zeros_WP, out=variance_WP)
         np.sqrt(variance_WP, out=variance_WP)
         mean_WP += 1.0
 
 
 def _ranked_candles(paths: _MirroredPaths, ranks_R: NDArray[np.int64]) -> FloatArray:
-    """Return order statistics of the candles, (W, C, R), as log ratios to the last known close."""
-    num_half = paths.candles_WCP.shape[-1]
-    opened, high, low, closed = (OHLC.index(name) for name in (OPEN, HIGH, LOW, CLOSE))
-    sizes = np.abs(paths.candles_WCP[:, [opened, closed]])
-    sizes.sort(axis=-1)
-    highs = np.concatenate([paths.candles_WCP[:, high], -paths.candles_WCP[:, low]], axis=-1)
-    highs.sort(axis=-1)
+    """Return order statistics of the candles, (C, W, R), as log ratios to the last known close."""
+    num_half = paths.candles_CWP.shape[-1]
+    sizes_CWP = paths.sorted_halves_CWP
+    np.abs(paths.candle(OPEN), out=sizes_CWP[0])
+    np.abs(paths.candle(CLOSE), out=sizes_CWP[1])
+    sizes_CWP.sort(axis=-1)
     is_negative = ranks_R < num_half
     # Opens and closes are symmetric about zero: their sorted values are -sizes descending, then sizes.
-    symmetric = sizes[..., np.where(is_negative, num_half - 1 - ranks_R, ranks_R - num_half)]
-    symmetric = np.where(is_negative, -symmetric, symmetric)
+    symmetric = sizes_CWP.take(np.where(is_negative, num_half - 1 - ranks_R, ranks_R - num_half), axis=-1)
+    opened, closed = np.where(is_negative, -symmetric, symmetric)
+    highs_WP = paths.sorted_CWP[0]
+    highs_WP[:, :num_half] = paths.candle(HIGH)
+    np.negative(paths.candle(LOW), out=highs_WP[:, num_half:])
+    highs_WP.sort(axis=-1)
     # The lows are the highs with the other sign, in reverse order.
-    lows = -highs[:, 2 * num_half - 1 - ranks_R]
-    return np.stack([symmetric[:, 0], highs[:, ranks_R], lows, symmetric[:, 1]], axis=1)
+    low = -highs_WP.take(2 * num_half - 1 - ranks_R, axis=-1)
+    return np.stack([opened, highs_WP.take(ranks_R, axis=-1), low, closed])
 
 
 def _ranked_bands(paths: _MirroredPaths, ranks_R: NDArray[np.int64]) -> FloatArray:
-    """Return order statistics of the bands, (W, C, R), in units of the last known close."""
-    half_width_WP = BAND_WIDTH_STDS * paths.deviation_WP
-    bands_WCP = np.stack([paths.middle_WP + half_width_WP, paths.middle_WP - half_width_WP], axis=1)
-    bands_WCP.sort(axis=-1)
-    return np.asarray(bands_WCP[..., ranks_R])
+    """Return order statistics of the bands, (C, W, R), in units of the last known close."""
+    upper_WP, lower_WP = paths.sorted_CWP
+    half_width_WP = np.multiply(BAND_WIDTH_STDS, paths.deviation_WP, out=lower_WP)
+    np.add(paths.middle_WP, half_width_WP, out=upper_WP)
+    np.subtract(paths.middle_WP, half_width_WP, out=lower_WP)
+    paths.sorted_CWP.sort(axis=-1)
+    return np.asarray(paths.sorted_CWP.take(ranks_R, axis=-1))
 
 
 def _ranked_volatility(paths: _MirroredPaths, ranks_R: NDArray[np.int64]) -> FloatArray:
-    """Return order statistics of the volatility, (W, C, R), unitless."""
-    volatility_WP = paths.deviation_WP / paths.middle_WP
-    volatility_WP.sort(axis=-1)
-    return np.asarray(volatility_WP[:, None, ranks_R])
+    """Return order statistics of the volatility, (C, W, R), unitless."""
+    volatility_CWP = paths.sorted_CWP[:1]
+    np.divide(paths.deviation_WP, paths.middle_WP, out=volatility_CWP[0])
+    volatility_CWP.sort(axis=-1)
+    return np.asarray(volatility_CWP.take(ranks_R, axis=-1))
 
 
 def _ranked_ranges(paths: _MirroredPaths, ranks_R: NDArray[np.int64]) -> FloatArray:
-    """Return order statistics of the log ranges, (W, C, R), unitless."""
-    of_bar_WP = paths.candles_WCP[:, OHLC.index(HIGH)] - paths.candles_WCP[:, OHLC.index(LOW)]
-    ranges_WCP = np.stack([of_bar_WP, paths.highest_WP - paths.lowest_WP], axis=1)
-    ranges_WCP.sort(axis=-1)
+    """Return order statistics of the log ranges, (C, W, R), unitless."""
+    ranges_CWP = paths.sorted_halves_CWP
+    np.subtract(paths.candle(HIGH), paths.candle(LOW), out=ranges_CWP[0])
+    np.subtract(paths.highest_WP, paths.lowest_WP, out=ranges_CWP[1])
+    ranges_CWP.sort(axis=-1)
     # The mirror image of a path has the same ranges: among all paths every range occurs twice.
-    return np.asarray(ranges_WCP[..., ranks_R // 2])
+    return np.asarray(ranges_CWP.take(ranks_R // 2, axis=-1))
 
 
 _RANKED: Final[Mapping[Task, Callable[[_MirroredPaths, NDArray[np.int64]], FloatArray]]] = {
