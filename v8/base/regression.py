@@ -4,9 +4,10 @@ Legend: N rows or values, P terms, K pairs of terms, M targets.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from v8.base.arrays import FloatArray
 
@@ -51,7 +52,7 @@ def least_absolute_errors(x_NP: FloatArray, y_NM: FloatArray) -> FloatArray:
     return np.concatenate(fitted_MP).T.astype(np.float64)
 
 
-def _fit_targets(x_PN: FloatArray, products_KN: FloatArray, y_MN: FloatArray) -> FloatArray:
+def _fit_targets(x_PN: FloatArray, products_KN: FloatArray, y_MN: FloatArray) -> NDArray[Any]:
     """Fit the coefficients of some targets, shape (M, P), see `least_absolute_errors`.
 
     Args:
@@ -60,9 +61,10 @@ def _fit_targets(x_PN: FloatArray, products_KN: FloatArray, y_MN: FloatArray) ->
         y_MN: Targets.
     """
     num_terms = len(x_PN)
-    first, second = np.triu_indices(num_terms)
-    identity_PP = np.eye(num_terms)
-    left_MPP = np.empty((len(y_MN), num_terms, num_terms))
+    # Of every two terms the number of their product.
+    pair_PP = np.zeros((num_terms, num_terms), np.int64)
+    pair_PP[np.triu_indices(num_terms)] = np.arange(len(products_KN))
+    pair_PP = np.maximum(pair_PP, pair_PP.T)
     median_M1 = np.median(np.abs(y_MN), axis=1, keepdims=True)
     mean_M1 = np.mean(np.abs(y_MN), axis=1, keepdims=True)
     # The typical size of a target; the mean if more than half of them are zero, 1 if all are.
@@ -74,10 +76,10 @@ def _fit_targets(x_PN: FloatArray, products_KN: FloatArray, y_MN: FloatArray) ->
         share = SMALLEST_ERROR_SHARE if number < NUM_ROUNDS else FINE_ERROR_SHARE
         # Normal equations of weighted least squares: (X' W X) b = X' W y, for each target.
         weighted_products_MK = weights_MN @ products_KN.T
-        left_MPP[:, first, second] = weighted_products_MK
-        left_MPP[:, second, first] = weighted_products_MK
-        ridge = RIDGE_SHARE * np.trace(left_MPP, axis1=1, axis2=2) / num_terms
-        left_MPP += np.where(ridge > 0, ridge, 1.0)[:, None, None] * identity_PP
+        left_MPP = weighted_products_MK.take(pair_PP, axis=1)
+        diagonal_MP = left_MPP.reshape(len(y_MN), -1)[:, :: num_terms + 1]
+        ridge_M1 = RIDGE_SHARE * diagonal_MP.sum(axis=1, keepdims=True) / num_terms
+        diagonal_MP += np.where(ridge_M1 > 0, ridge_M1, 1.0)
         right_MP = np.multiply(weights_MN, y_MN, out=errors_MN) @ x_PN.T
         fitted_MP = np.linalg.solve(left_MPP, right_MP[:, :, None])[:, :, 0]
         np.matmul(fitted_MP, x_PN, out=errors_MN)
