@@ -46,7 +46,7 @@ from v8.runs.stages import calibrate
 
 SERIES = ("BTCUSDT-15m", "ETHUSDT-15m", "SOLUSDT-1h", "DOGEUSDT-1h")
 PARTS = ("calibrate", "forecast", "evaluate", "quantiles")
-OPTIONAL = ("garch", "log_har_clock", "lightgbm")
+OPTIONAL = ("garch", "lightgbm")
 
 
 def main() -> int:

@@ -32,7 +32,13 @@ RANGE_BARS: Final = (1, 5, 20, 60, 240)
 REALISED_BARS: Final = (5, 20, 60, 240)
 MOVE_BARS: Final = (1, 5, 20, 60)
 
-WAVES: Final = {"day": (1, 2, 3), "week": (1, 2)}  # waves per period, whose sine and cosine encode the time
+WAVES: Final = {"day": (1, 2, 3, 4, 5, 6, 7, 8, 24, 48), "week": (1, 2, 3, 4, 5, 6, 8, 9)}
+"""Waves per period, whose sine and cosine encode the time.
+
+24 and 48 a day are the hour and its half, because markets move at the quarters of the hour (Hansen, Kim &
+Kimbrough 2024, Journal of Financial Econometrics). 5, 6, 8 and 9 a week are the wave of the day (7 a week)
+with another size at the weekend.
+"""
 
 
 def range_column(num_bars: int) -> str:
@@ -43,6 +49,16 @@ def range_column(num_bars: int) -> str:
 def wave_columns(period: str, num_waves: int) -> tuple[str, str]:
     """Return the names of sine and cosine with so many waves per `day` or `week`."""
     return f"{period}_sin_{num_waves}", f"{period}_cos_{num_waves}"
+
+
+def split_wave(column: str) -> tuple[str, int]:
+    """Split the name of a wave into its period and the number of waves in it.
+
+    >>> split_wave("day_sin_24")
+    ('day', 24)
+    """
+    period, _, num_waves = column.split("_")
+    return period, int(num_waves)
 
 
 WAVE_COLUMNS: Final = tuple(

@@ -123,6 +123,15 @@ def test_waves_tell_the_time_of_the_day_and_of_the_week(time: datetime) -> None:
         assert [float(values[name][0]) for name in names] == pytest.approx(expected, abs=1e-9)
 
 
+def test_fast_waves_tell_the_quarter_of_the_hour() -> None:
+    monday = datetime(2024, 1, 1, 18, tzinfo=UTC).timestamp()
+    names = ["day_sin_24", "day_cos_24", "day_sin_48", "day_cos_48"]
+    values = compute(names, {"open_time": monday + 900.0 * np.arange(4)})
+    # An hour is one of 24 waves, and two of 48: its quarters are a half of the faster wave each.
+    expected = [[0, 1, 0, -1], [1, 0, -1, 0], [0, 0, 0, 0], [1, -1, 1, -1]]
+    assert [values[name].tolist() for name in names] == expected
+
+
 @pytest.mark.parametrize(("bar_hours", "name"), [(4, "day_sin_3"), (12, "day_sin_1"), (24, "day_sin_2")])
 def test_a_wave_that_every_bar_meets_at_zero_is_exactly_zero(bar_hours: int, name: str) -> None:
     """Rounding errors of 1e-16 would become the whole column when it is brought to unit size."""

@@ -34,7 +34,17 @@ def with_lightgbm() -> None:
 @pytest.mark.usefixtures("without_lightgbm")
 def test_where_it_is_not_installed_an_evaluation_is_complete_without_it(make_market_span) -> None:
     series = make_market_span()
-    usable = ["last_close", "naive", "offset", "drift", "scaled", "ewma", "har", "range_paths"]
+    usable = [
+        "last_close",
+        "naive",
+        "offset",
+        "drift",
+        "scaled",
+        "ewma",
+        "har",
+        "range_paths",
+        "log_har_clock",
+    ]
     assert [name for name, one in BASELINES.items() if one.is_installed()] == usable
     evaluation = evaluate(series, series.model)
     for task in ("ohlc", "bands", "volatility"):

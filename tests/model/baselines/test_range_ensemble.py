@@ -21,10 +21,12 @@ from v8.model.baselines.ranges import (
     fit_formulas,
     fit_log_ranges,
     fit_shares,
+    fit_with_waves,
     mix,
     range_terms,
     resampled_bars,
 )
+from v8.profile.columns import WAVE_COLUMNS
 from v8.profile.profile import Profile, load_profile
 from v8.profile.tasks import TASKS
 
@@ -185,13 +187,35 @@ def test_a_fold_that_the_train_span_does_not_hold_four_times_is_not_fitted() -> 
 
 def test_waves_that_the_train_span_holds_are_fitted_as_ever() -> None:
     """Of 3,000 bars of 15m the train span holds 19 days, thus no four weeks; of 1h it holds 80 days."""
-    known = range_terms(load_profile("frontier"))
-    day = slice(1 + known.num_ranges, 7 + known.num_ranges)
-    week = slice(7 + known.num_ranges, None)
-    path_LH = fit_formulas(frontier_data("ETHUSDT-15m", 3_000).spans["train"]).path_LH
-    assert (path_LH[day] != 0).all()
-    np.testing.assert_array_equal(path_LH[week], 0.0)
-    assert (fit_formulas(frontier_data("ETHUSDT-1h", 3_000).spans["train"]).path_LH != 0).all()
+    # Two bars of 15m are half an hour, whose sine is zero at both; two of 1h are longer than the fast waves.
+    week = {name for name in WAVE_COLUMNS if name.startswith("week")}
+    fast = {f"day_{wave}_{num_waves}" for wave in ("sin", "cos") for num_waves in (24, 48)}
+    assert unfitted_waves("ETHUSDT-15m") == {*week, "day_sin_48"}
+    assert unfitted_waves("ETHUSDT-1h") == fast
+
+
+def unfitted_waves(series: str) -> set[str]:
+    """Return the waves whose coefficients are all zero in the ensemble of `frontier`."""
+    ensemble = fit_formulas(frontier_data(series, 3_000).spans["train"])
+    coefficients_XH = ensemble.path_LH[1 + ensemble.range_terms.num_ranges :]
+    assert ensemble.range_terms.waves == WAVE_COLUMNS
+    is_zero_X = np.abs(coefficients_XH).max(axis=1) < 1e-9
+    return {name for name, is_zero in zip(WAVE_COLUMNS, is_zero_X, strict=True) if is_zero}
+
+
+@pytest.mark.parametrize("num_days", [4, 12])
+def test_of_a_rhythm_seen_over_n_days_n_of_n_plus_two_are_left(num_days: int, make_market_span) -> None:
+    train = make_market_span(num_train=96 * num_days).train
+    terms = RangeTerms((1,), waves=("day_sin_1", "day_cos_2"))
+    hours_W = train.table.open_time_s[train.anchors] / 3_600
+    assert len(train) == 96 * num_days
+    waves_WX = np.stack([np.sin(hours_W * np.pi / 12), np.cos(hours_W * np.pi / 6)], axis=1)
+    # A constant, a range that tells nothing, and the waves.
+    terms_WL = np.concatenate([np.ones((len(train), 1)), np.zeros((len(train), 1)), waves_WX], axis=1)
+    logs_W1 = terms_WL @ np.array([[-6.0], [0.0], [0.3], [-0.1]])
+    fitted_L1 = fit_with_waves(train, terms, terms_WL, logs_W1)
+    share = num_days / (num_days + 2)
+    np.testing.assert_allclose(fitted_L1[[0, 2, 3], 0], [-6.0, 0.3 * share, -0.1 * share])
 
 
 def frontier_data(series: str, num_bars: int) -> SeriesData:

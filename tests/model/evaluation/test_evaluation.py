@@ -186,7 +186,7 @@ def test_the_best_baseline_of_a_task_is_its_reference_whatever_errs_least(make_s
 def test_every_task_has_a_reference_that_is_always_installed() -> None:
     for task in TASKS:
         reference = BASELINES[reference_baseline(task)]
-        assert reference.name not in {"garch", "log_har_clock", "lightgbm"}  # which need a package
+        assert reference.name not in {"garch", "lightgbm"}  # which need a package
     assert reference_baseline("of_a_plugin") is None
 
 

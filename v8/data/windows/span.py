@@ -29,6 +29,7 @@ from v8.profile.columns import (
     RECENT_RANGE,
     WAVE_COLUMNS,
     split_origin,
+    split_wave,
 )
 from v8.profile.formulas import PERIODS_S
 from v8.profile.profile import Profile
@@ -307,15 +308,21 @@ def actual_values(table: FeatureTable, task: str, rows_WH: NDArray[np.int64]) ->
 
 
 def undersampled_waves(train: Span, names: Sequence[str]) -> list[int]:
-    """Return the positions, ascending, of wave columns whose period is too long for a train span.
+    """Return the positions, ascending, of wave columns that a train span cannot show.
 
-    A period, day or week, is too long if the span contains it fewer than `LEAST_PERIODS` times.
+    Its period, day or week, is too long if the span contains it fewer than `LEAST_PERIODS` times. A wave of
+    less than two bars is too short: its values at the bars are those of a longer one, or constant.
     """
-    span_s = len(train) * train.table.series.bar_s
+    bar_s = train.table.series.bar_s
     positions = []
     for position, name in enumerate(names):
         plain = split_origin(name)[1]
-        if plain in WAVE_COLUMNS and span_s < LEAST_PERIODS * PERIODS_S[plain.partition("_")[0]]:
+        if plain not in WAVE_COLUMNS:
+            continue
+        period, num_waves = split_wave(plain)
+        is_too_long = len(train) * bar_s < LEAST_PERIODS * PERIODS_S[period]
+        is_too_short = 2 * bar_s * num_waves > PERIODS_S[period]
+        if is_too_long or is_too_short:
             positions.append(position)
     return positions
 

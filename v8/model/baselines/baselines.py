@@ -21,8 +21,7 @@ term. The targets are moves in units of the recent range, weighted by it, so tha
 in returns. No term depends on the price, so that series can be pooled.
 
 LightGBM is optional (`pip install lightgbm`). It is fitted with one thread and a fixed seed: the same candles
-give the same forecast. So is `arch`, which fits `garch`; `log_har_clock` is offered together with it
-(`v8.model.baselines.econometric`).
+give the same forecast. So is `arch`, which fits `garch` (`v8.model.baselines.econometric`).
 
 Legend: N windows, H steps of the horizon, Q levels, C columns of a task, T terms of a regression, P paths, S
 rows to learn from.
@@ -520,12 +519,8 @@ BASELINES: Final[Registry[Baseline]] = Registry(
         _shipped("ewma", lambda train, scaling: _fit_constants(train, attrgetter("ewma_variance"))),
         _shipped("har", fit_har),
         _shipped("range_paths", fit_range_paths, fit_quantiles=fit_range_path_quantiles),
+        _shipped("log_har_clock", lambda train, scaling: econometric.fit_log_har_clock(train)),
         _shipped("garch", _fit_garch, is_installed=partial(_is_there, ARCH)),
-        _shipped(
-            "log_har_clock",
-            lambda train, scaling: econometric.fit_log_har_clock(train),
-            is_installed=partial(_is_there, ARCH),
-        ),
         _shipped(
             BOOSTING, lambda train, scaling: fit_boosted([train]), is_installed=partial(_is_there, BOOSTING)
         ),
