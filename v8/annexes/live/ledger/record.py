@@ -4,7 +4,7 @@ It is computed from the ledger whenever it is requested and is stored in no file
 forecasts, written when the first of their bars had closed, are counted, but are part of no error.
 
 Every task is compared with the naive forecast and with the best baseline: the one that the verdicts on the
-models name (`v8.annexes.live.ledger.references`), so that the live forecasts do not choose it. Where none is
+models name (`v8.annexes.live.ledger.baselines`), so that the live forecasts do not choose it. Where none is
 stored, or it was not forecast, the one with the lowest error over all series that are shown together is
 taken instead, and the record says so (`LiveTask.is_best_of_run`). Differences are tested as in the
 evaluation:
@@ -35,9 +35,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from v8.annexes.live.ledger.baselines import stored_references
 from v8.annexes.live.ledger.database import Ledger
 from v8.annexes.live.ledger.entries import ActualValues, ForecastCounts, Issuer, ScoredForecasts, level_of
-from v8.annexes.live.ledger.references import stored_references
 from v8.base.errors import listed
 from v8.base.language import say
 from v8.base.wording import Table, number, p_value, percent, plural
