@@ -78,6 +78,12 @@ STILL = BaselineComparison("naive", 0.1, 0.0)
             beside(0.9, 0.90001, 0.0, 0.7),
             f"10.0 % lower {NAIVE} ({SURE}), less than 0.1 % lower {BEST} ({UNSURE}).",
         ),
+        # The reference was chosen on other candles; here it is none to be proud of beating.
+        (
+            beside(0.99, 1.1, 0.5, 0.01),
+            f"1.0 % lower {NAIVE} ({UNSURE}), "
+            f"10.0 % lower than the reference “har”, here worse than the naive forecast ({SURE}).",
+        ),
         # A baseline compared with itself.
         (
             beside(0.9, 0.9, 0.0, None),

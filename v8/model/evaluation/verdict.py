@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from v8.base.records import Word
 from v8.model.evaluation.evaluation import Evaluation, best_baseline
-from v8.model.evaluation.significance import LOSES, BaselineComparison, corrected
+from v8.model.evaluation.significance import BEATS, LOSES, BaselineComparison, corrected
 from v8.profile.tasks import TASKS
 
 
@@ -33,6 +33,11 @@ class Verdict:
     def comparisons(self) -> tuple[BaselineComparison, ...]:
         """Both comparisons, or the one with naive alone where naive is the best baseline."""
         return (self.naive,) if self.best.name == self.naive.name else (self.naive, self.best)
+
+    @property
+    def beats_both(self) -> bool:
+        """Whether the model is significantly better than both baselines."""
+        return all(comparison.outcome == BEATS for comparison in self.comparisons)
 
     @property
     def lost_to(self) -> list[str]:

@@ -100,7 +100,8 @@ def task_card(
     figures_of_task = [_figure(naive, say("the naive forecast"), chips[0], _assumption(NAIVE))]
     for (name, error), chip in zip(others.items(), chips[1:], strict=True):
         meaning = best_names if name == BEST else _assumption(name)
-        figures_of_task.append(_figure(error, best_in_words(name), chip, meaning))
+        other = best_in_words(name, is_below_naive=error.is_below(naive))
+        figures_of_task.append(_figure(error, other, chip, meaning))
     if not others:
         nothing = say("No baseline is better than the naive forecast.")
         figures_of_task.append(element("p", nothing, class_="soft"))

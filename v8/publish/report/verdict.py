@@ -71,6 +71,12 @@ class RelativeError:
         """Whether the difference is significant for a series at least, in either direction."""
         return BEATS in self.outcomes or LOSES in self.outcomes
 
+    def is_below(self, naive: "RelativeError") -> bool:
+        """Whether the other forecaster has a higher error here than the naive forecast, given the model's."""
+        if self.multiple is None or naive.multiple is None or is_equal(self.multiple, naive.multiple):
+            return False
+        return self.multiple < naive.multiple
+
     @property
     def significance(self) -> str:
         """Whether the difference is significant, in words; empty where the errors are equal."""
@@ -161,7 +167,8 @@ class TaskVerdict:
         if self.best is None:
             sentence = say("{comparison}, and no baseline is better", comparison=naive)
         else:
-            best = self.best.with_significance(_relative_to_best(self.best.multiple, self.best_name))
+            name = best_in_words(self.best_name, is_below_naive=self.best.is_below(self.naive))
+            best = self.best.with_significance(_relative_to_best(self.best.multiple, name))
             sentence = say("{naive}, {best}", naive=naive, best=best)
         return say("{task}: {verdict}.", task=titled(self.task), verdict=sentence)
 
@@ -190,12 +197,12 @@ def verdict(
 def verdict_in_brief(row: LeaderboardRow | None) -> tuple[str, str]:
     """Return the stored verdict on a series in a few words that name the baseline, and the CSS class for it.
 
-    Counts the tasks with a significantly lower error than the best baseline, and those with a significantly
-    higher error than one of the two baselines.
+    Counts the tasks with a significantly lower error than both baselines, and those with a significantly
+    higher error than one of them.
     """
     verdicts = list(row.tasks.values()) if row else []
     outcomes = [verdict.best.outcome for verdict in verdicts]
-    num_lower = outcomes.count(BEATS)
+    num_lower = len([verdict for verdict in verdicts if verdict.beats_both])
     num_higher = len([verdict for verdict in verdicts if verdict.lost_to])
     num = len(verdicts)
     if num_lower and num_higher:
@@ -204,7 +211,7 @@ def verdict_in_brief(row: LeaderboardRow | None) -> tuple[str, str]:
         )
         return text, "mixed"
     if num_lower:
-        return say("beats best baseline: {n} of {num} tasks", n=num_lower, num=num), "better"
+        return say("beats both baselines: {n} of {num} tasks", n=num_lower, num=num), "better"
     if num_higher:
         return say("worse than a baseline: {n} of {num} tasks", n=num_higher, num=num), "worse"
     if set(outcomes) <= {UNKNOWN}:
@@ -304,8 +311,7 @@ def relative_to_naive(multiple: float | None) -> str:
     return say("{share} higher error than the naive forecast", share=_share(multiple))
 
 
-def _relative_to_best(multiple: float | None, name: str) -> str:
-    best = best_in_words(name)
+def _relative_to_best(multiple: float | None, best: str) -> str:
     if multiple is None:
         return say("and {baseline} has none", baseline=best)
     if is_equal(multiple, 1.0):
@@ -315,8 +321,15 @@ def _relative_to_best(multiple: float | None, name: str) -> str:
     return say("{share} higher than {baseline}", share=_share(multiple), baseline=best)
 
 
-def best_in_words(name: str) -> str:
-    """Name a best baseline; without its name where that is `BEST`, because timeframes have different ones."""
+def best_in_words(name: str, *, is_below_naive: bool = False) -> str:
+    """Name a best baseline; without its name where that is `BEST`, because timeframes have different ones.
+
+    It was chosen on other candles; where the naive forecast is better on these, that is said.
+    """
+    if is_below_naive and name == BEST:
+        return say("the reference, here worse than the naive forecast")
+    if is_below_naive:
+        return say("the reference “{name}”, here worse than the naive forecast", name=spaced(name))
     if name == BEST:
         return say("the best baseline")
     return say("the best baseline, “{name}”", name=spaced(name))

@@ -32,7 +32,7 @@ def compared(ratio: float, p_value: float | None, baseline: str = "har") -> Base
 @pytest.mark.parametrize(
     ("best", "text"),
     [
-        ([(0.9, 0.01), (0.8, 0.2)], "better|beats best baseline: 1 of 2 tasks"),
+        ([(0.9, 0.01), (0.8, 0.2)], "better|beats both baselines: 1 of 2 tasks"),
         ([(1.1, 0.01), (0.8, 0.2)], "worse|worse than a baseline: 1 of 2 tasks"),
         ([(1.1, 0.01), (0.8, 0.01)], "mixed|tasks better than baselines: 1, worse: 1"),
         ([(0.9, 0.06), (1.1, None)], "untested|not clearly better than baseline"),
@@ -41,7 +41,7 @@ def compared(ratio: float, p_value: float | None, baseline: str = "har") -> Base
     ],
 )
 def test_a_chip_counts_the_stored_verdicts(best: list[tuple[float, float | None]], text: str) -> None:
-    naive = compared(0.9, None, "naive")
+    naive = compared(0.9, 0.01, "naive")
     tasks = {f"task{at}": Verdict(naive, compared(*each)) for at, each in enumerate(best)}
     row: Any = SimpleNamespace(tasks=tasks)
     chip = verdict_chip(row, "A < B.")
@@ -52,6 +52,11 @@ def test_a_chip_counts_the_stored_verdicts(best: list[tuple[float, float | None]
 def test_a_model_that_is_worse_than_naive_alone_is_worse() -> None:
     row: Any = SimpleNamespace(tasks={"ohlc": Verdict(compared(1.2, 0.01, "naive"), compared(0.99, 0.4))})
     assert "worse than a baseline: 1 of 1 tasks" in verdict_chip(row, "")
+
+
+def test_a_model_that_beats_a_reference_worse_than_naive_is_not_called_better() -> None:
+    row: Any = SimpleNamespace(tasks={"range": Verdict(compared(1.0, 0.6, "naive"), compared(0.1, 0.01))})
+    assert "untested" in verdict_chip(row, "")
 
 
 def test_a_simulated_market_has_no_record_in_the_same_words_on_both_pages() -> None:
