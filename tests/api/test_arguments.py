@@ -43,6 +43,7 @@ def calls(trained_run: Any) -> dict[str, tuple[Callable[..., Any], dict[str, Any
     profile = trained_run.profile
     series = "BTCUSDT-15m"
     candles = {"candles": frame}
+    board = v8.evaluate("ewma", frame, profile, series=series)
     return {
         "v8.load": (v8.load, {"source": trained_run.path, "series": series, "revision": None}),
         "v8.train": (
@@ -103,6 +104,9 @@ def calls(trained_run: Any) -> dict[str, tuple[Callable[..., Any], dict[str, Any
             {**candles, "forecasts": Forecasts(), "profile": profile, "series": series, "column": None}
             | {"covariates": None, "about": None, "runs": "runs"},
         ),
+        "v8.Board.add": (board.add, {"name": "mine", "frame": board.forecasts, "about": None}),
+        "v8.Board.load": (v8.Board.load, {"folder": "boards/mine"}),
+        "v8.Board.save": (board.save, {"folder": "boards/mine"}),
         "v8.Run": (v8.Run, {"path": trained_run.path}),
         "v8.Run.publish": (run.publish, {"repo": "a/b", "private": False}),
         "v8.Forecaster": (
@@ -160,11 +164,11 @@ def calls(trained_run: Any) -> dict[str, tuple[Callable[..., Any], dict[str, Any
 
 @pytest.mark.tf
 def test_every_public_function_is_among_those_calls(calls: Any) -> None:
-    # Keys of a Profile are checked as those of a file; nobody calls an error.
-    public = {f"v8.{name}" for name in dir(v8)} - {"v8.Profile", "v8.V8Error"}
-    for kind in (v8.Run, v8.Forecaster):
+    # Keys of a Profile are checked as those of a file; nobody calls an error, or makes a board by hand.
+    public = {f"v8.{name}" for name in dir(v8)} - {"v8.Profile", "v8.V8Error", "v8.Board"}
+    for kind in (v8.Board, v8.Run, v8.Forecaster):
         names = [name for name in dir(kind) if not name.startswith("_")]
-        members = {name for name in names if inspect.isroutine(getattr(kind, name))}
+        members = {name for name in names if callable(getattr(kind, name))}
         public |= {f"v8.{kind.__name__}.{name}" for name in members - {"get", "items", "keys", "values"}}
     assert public == calls.keys()
 

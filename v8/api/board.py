@@ -22,13 +22,12 @@ from v8.base.storage import write_text, write_with
 from v8.base.wording import frame_csv
 from v8.data.market.series import iso
 from v8.model.evaluation.board import KEYS, SeriesForecasts, in_windows, score_table, series_table
-from v8.publish.report.board import board_card, board_page
+from v8.publish.report.board import PAGE_FILE, board_card, board_page
 
 FORECASTS_FILE: Final = "forecasts.parquet"
 TABLE_FILE: Final = "table.csv"
 SCORES_FILE: Final = "scores.csv"
 METHODS_FILE: Final = "methods.csv"
-PAGE_FILE: Final = "board.html"
 CARD_FILE: Final = "README.md"
 
 _DEMO_KEY: Final = "v8_is_demo"
@@ -204,14 +203,7 @@ class Board(PublicNames):
             ArgumentError: If the folder holds anything else.
         """
         place = Path(folder)
-        forecasts = place / FORECASTS_FILE
-        if place.exists() and (not place.is_dir() or (any(place.iterdir()) and not is_own(forecasts))):
-            raise ArgumentError(
-                where="Board.save, folder=",
-                rule="is a new or empty folder, or one that holds a board",
-                got=f"{place}, which holds other files" if place.is_dir() else f"the file {place}",
-                fix="Choose another folder",
-            )
+        require_board_folder(place, "Board.save, folder=")
 
         def write_parquet(file: Path) -> None:
             content = pa.Table.from_pandas(self.forecasts, preserve_index=False)
@@ -219,7 +211,7 @@ class Board(PublicNames):
             content = content.replace_schema_metadata({**content.schema.metadata, **notes})
             parquet.write_table(content, file, compression="zstd")
 
-        write_with(forecasts, write_parquet)
+        write_with(place / FORECASTS_FILE, write_parquet)
         tables = {TABLE_FILE: self.table, SCORES_FILE: self.scores, METHODS_FILE: self.methods.reset_index()}
         for name, table in tables.items():
             write_text(place / name, frame_csv(table))
@@ -264,6 +256,18 @@ class Board(PublicNames):
     def _repr_html_(self) -> str:
         """Show the table in a notebook."""
         return str(self.table.to_html())
+
+
+def require_board_folder(folder: Path, parameter: str) -> None:
+    """Refuse a folder, named by a parameter, that holds anything but a board."""
+    is_free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+    if not is_free and not is_own(folder / FORECASTS_FILE):
+        raise ArgumentError(
+            where=parameter,
+            rule="is a new or empty folder, or one that holds a board",
+            got=f"{folder}, which holds other files" if folder.is_dir() else f"the file {folder}",
+            fix="Choose another folder",
+        )
 
 
 def _read_method(row: "pd.Series[Any]") -> Method:

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from v8.api.arguments import in_python, series_list
+from v8.api.arguments import checked_argument, in_python, series_list
 from v8.api.board import Board, Method
 from v8.api.forecaster import UNNAMED, joined_candles
 from v8.api.runs import Run, source_of, train
@@ -106,7 +106,7 @@ def evaluate(
     """
     loaded = profile if isinstance(profile, Profile) else load_profile(str(profile))
     market = _market(candles, series_list(series), loaded, covariates)
-    entrants = [_entrant(name, one, market, runs) for name, one in _named(forecasts).items()]
+    entrants = [_entrant(name, method, market, runs) for name, method in _named(forecasts).items()]
     names = Counter(name for entrant in entrants for name in entrant.names)
     if max(names.values()) > 1:
         rule = "has a name for each method"
@@ -231,36 +231,38 @@ def _named(forecasts: Any) -> dict[str, Any]:
     return dict(forecasts)
 
 
-def _entrant(name: str, one: Any, market: _Market, runs: str | Path) -> _Entrant:
+def _entrant(name: str, method: Any, market: _Market, runs: str | Path) -> _Entrant:
     """Return what forecasts, of whatever kind it is."""
-    if isinstance(one, pd.DataFrame):
-        return _frame_entrant(name, one, market)
-    if _is_model(one):
-        return _OfModel(name or "model", dict.fromkeys(market.series, one))
-    if isinstance(one, Mapping) and one and all(map(_is_model, one.values())):
-        return _OfModel(name or "model", one)
-    if isinstance(one, str) and one in BASELINES and BASELINES[one].is_installed():
-        return _OfBaseline(name or one, one, tuple(TASKS))
-    place = _place_of(one, market, runs)
+    if isinstance(method, pd.DataFrame):
+        return _frame_entrant(name, method, market)
+    if _is_model(method):
+        return _OfModel(name or "model", dict.fromkeys(market.series, method))
+    if isinstance(method, Mapping) and method and all(map(_is_model, method.values())):
+        return _OfModel(name or "model", method)
+    if isinstance(method, str) and method in BASELINES and BASELINES[method].is_installed():
+        return _OfBaseline(name or method, method, tuple(TASKS))
+    place = _place_of(method, market, runs)
     if place is None:
         rule = "is a Keras model, a frame of forecasts, a run, a baseline or a profile, or a mapping to these"
-        raise _refused(rule, repr(one)[:60])
+        raise _refused(rule, repr(method)[:60])
     return _OfPlace(name or Path(place).name, open_place(place))
 
 
-def _place_of(one: Any, market: _Market, runs: str | Path) -> str | Path | None:
+def _place_of(method: Any, market: _Market, runs: str | Path) -> str | Path | None:
     """Return where the models of a run, of a repository or of a profile are; None for anything else."""
-    if isinstance(one, Run):
-        return one.path
-    if isinstance(one, Profile) or (isinstance(one, str | Path) and _is_profile(str(one))):
-        return train(market.trainable, one, series=[*market.series], runs=runs, progress=False).path
-    if isinstance(one, str | Path) and (Path(one).is_dir() or is_repository(str(one))):
-        return one
+    if isinstance(method, Run):
+        return method.path
+    if isinstance(method, str | Path):
+        checked_argument("v8.evaluate", "forecasts", method, str | Path)
+    if isinstance(method, Profile) or (isinstance(method, str | Path) and _is_profile(str(method))):
+        return train(market.trainable, method, series=[*market.series], runs=runs, progress=False).path
+    if isinstance(method, str | Path) and (Path(method).is_dir() or is_repository(str(method))):
+        return method
     return None
 
 
-def _is_model(one: Any) -> bool:
-    return callable(getattr(one, "predict", None))
+def _is_model(method: Any) -> bool:
+    return callable(getattr(method, "predict", None))
 
 
 def _is_profile(name: str) -> bool:
@@ -269,12 +271,12 @@ def _is_profile(name: str) -> bool:
 
 def _columns(profile: Profile, column: str | None) -> list[str]:
     """Return the columns that are evaluated: one, or those of every task of the profile."""
-    known = [name for task in profile.tasks for name in TASKS[task].columns]
-    if column is None or column in known:
-        return [column] if column else known
+    available = [name for task in profile.tasks for name in TASKS[task].columns]
+    if column is None or column in available:
+        return [column] if column else available
     raise ArgumentError(
         where="v8.evaluate, column=",
-        rule=f"is a column that {profile.name} forecasts: {', '.join(known)}",
+        rule=f"is a column that {profile.name} forecasts: {', '.join(available)}",
         got=repr(column)[:60],
         fix="Choose one of these, or a profile with its task",
     )
@@ -452,10 +454,10 @@ def _frame_entrant(name: str, frame: pd.DataFrame, market: _Market) -> _OfFrame:
     return _OfFrame(frame, own_names, series)
 
 
-def _with_facts(methods: Mapping[str, Method], about: Mapping[str, Any]) -> dict[str, Method]:
+def _with_facts(methods: Mapping[str, Method], facts_by_method: Mapping[str, Any]) -> dict[str, Method]:
     """Add what the user says of methods."""
     described = dict(methods)
-    for name, facts in about.items():
+    for name, facts in facts_by_method.items():
         if name not in described:
             rule = f"is by the name of a method: {listed([*described])}"
             fix = "help(v8.evaluate) says what it may hold"

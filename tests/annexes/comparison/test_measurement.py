@@ -178,7 +178,14 @@ def test_runs_that_are_there_are_compared_by_what_their_folders_tell(
         assert {**figures, **lost} == {**found["figures"][name], **lost}
     mixed = call(place, [*program, runs[0], "aligned", "--out", str(place / "mixed")])
     assert mixed.returncode == 2
-    assert "got 1 run folders among 2 names" in mixed.stderr
+    assert "got aligned among 2 names" in mixed.stderr
+    board = call(place, [*program, runs[0], "ewma", "--out", str(place / "board")])
+    assert board.returncode == 0, board.stderr
+    with (place / "board" / "table.csv").open(encoding="utf-8", newline="") as file:
+        methods = {row["method"] for row in csv.DictReader(file)}
+    assert {runs[0], "ewma", "naive"} <= methods
+    again = call(place, [*program, runs[0], "ewma", "--epochs", "2", "--out", str(place / "board")])
+    assert again.returncode == 2 and "--epochs" in again.stderr
     twin = shutil.copytree(runs[0], place / "twin")
     twins = call(place, [*program, runs[0], str(twin), "--out", str(place / "twins")])
     assert twins.returncode == 0, twins.stderr

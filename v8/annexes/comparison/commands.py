@@ -1,9 +1,11 @@
 """`python -m v8 compare-profiles`: time, memory and errors of each profile, measured on equal data."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from typer import Argument, Exit, echo
 
+from v8.annexes.comparison.board import is_board, make_board
 from v8.annexes.comparison.comparing import (
     FinishedComparison,
     PreparedComparison,
@@ -18,6 +20,7 @@ from v8.cli import shared as cli
 from v8.cli.shared import takes_options
 
 if TYPE_CHECKING:
+    from v8.api.board import Board
     from v8.runs.backtest_results import BacktestResults
 
 
@@ -33,9 +36,14 @@ def compare_profiles(
         v8 compare-profiles frontier aligned --series BTCUSDT-15m
         v8 compare-profiles runs/frontier runs/aligned
         v8 compare-profiles frontier range_paths --folds 6
+        v8 compare-profiles runs/frontier har theirs.csv --out boards/a
     """
     names = (*options.profiles, *(more_profiles or ()))
     options = options.model_copy(update={"profiles": names})
+    if is_board(names):
+        cli.settle_process(options.device)
+        _print_board(make_board(options), options.out)
+        return
     runs = check_places(options)
     if runs:
         _print_comparison(compare_run_folders(runs, options, cli.this_command()))
@@ -101,6 +109,17 @@ def _compare_back_tests(prepared: PreparedComparison, num_folds: int) -> None:
     print_lines(POOL_NOTE)
     if any(results.failures for results in results_by_profile.values()):
         raise Exit(SeriesError.exit_code)
+
+
+def _print_board(board: "Board", folder: Path) -> None:
+    """Print a table for each task and timeframe of a board."""
+    from v8.base.terminal import print_lines, print_table
+    from v8.publish.report.board import PAGE_FILE, board_sentences, board_tables
+
+    print_lines(*board_sentences(board.table))
+    for table in board_tables(board.table):
+        print_table(table)
+    print_lines(f"Written: {folder / PAGE_FILE}, and the data set beside it")
 
 
 def _print_comparison(finished: FinishedComparison) -> None:

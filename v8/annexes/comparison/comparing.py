@@ -114,8 +114,7 @@ def check_places(options: ComparisonOptions) -> list[Path]:
     There are none where profiles are compared.
 
     Raises:
-        ProfileError: If options contradict each other, profiles and run folders are named together, or
-            `out` is no folder, or holds files of others.
+        ProfileError: If options contradict each other, or `out` is no folder, or holds files of others.
     """
     from v8.annexes.comparison.page import comparison_files  # noqa: PLC0415 - see the top
 
@@ -128,13 +127,7 @@ def check_places(options: ComparisonOptions) -> list[Path]:
         raise ProfileError(where="param:out", rule="is a folder", got=f"the file {out}", fix=fix)
     for file in comparison_files(out):
         require_own("param:out", file, is_overwriting=options.overwrite)
-    names = options.profiles
-    runs = [Path(name) for name in names if is_run(name)]
-    if 0 < len(runs) < len(names):
-        rule = "names profiles, which are trained, or run folders, which are compared as they are"
-        got = f"{len(runs)} run folders among {len(names)} names"
-        raise ProfileError(where="param:profiles", rule=rule, got=got, fix="Leave out one kind")
-    return runs
+    return [Path(name) for name in options.profiles if is_run(name)]
 
 
 def is_run(name: str | Path) -> bool:

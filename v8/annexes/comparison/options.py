@@ -14,7 +14,7 @@ class ComparisonOptions(Options):
     profiles: Annotated[
         tuple[str, ...],
         Flag(
-            "Or run folders. Default: all.",
+            "Or runs, baselines, files of forecasts. Default: all.",
             "NAME|FILE|RUN ...",
             names=("--profiles", "--profile", "--run"),
         ),

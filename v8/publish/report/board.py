@@ -1,7 +1,7 @@
 """The page and the data set card of a board, from its tables (`v8.api.board.Board`)."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 import pandas as pd
 
@@ -14,7 +14,9 @@ from v8.publish.report.figures import Dot, change_pct, spread_figure
 from v8.publish.report.markup import DEMO_WARNING, Html, document, element, folded, plot, shown_table
 from v8.publish.report.verdict import relative_to_naive, titled, verdict_box
 
-MARK = "●"
+PAGE_FILE: Final = "board.html"
+
+MARK: Final = "●"
 """Follows the methods that cannot be told apart from the best."""
 
 
@@ -22,7 +24,7 @@ def board_page(
     table: pd.DataFrame, scores: pd.DataFrame, methods: pd.DataFrame, *, is_demo: bool = False
 ) -> Html:
     """Return the page; arguments are the tables of a board, and whether its market was simulated."""
-    parts = [verdict_box(_scope(table, scores), *_sentences(table))]
+    parts = [verdict_box(_scope(table, scores), *board_sentences(table))]
     for task, timeframe, rows in _groups(table):
         parts.append(element("h2", f"{_title(task)}, {timeframe}"))
         parts.append(plot(*_chart(rows, scores, methods)))
@@ -70,7 +72,7 @@ def _title(task: str) -> str:
     return titled(task) if task in TASKS else term(spaced(task))
 
 
-def _sentences(table: pd.DataFrame) -> Iterator[str]:
+def board_sentences(table: pd.DataFrame) -> Iterator[str]:
     """Say of each task which method has the lowest error, and which cannot be told apart from it."""
     for task, timeframe, rows in _groups(table):
         first = rows.iloc[0]
@@ -95,18 +97,27 @@ def _method(name: str) -> str:
     return term(name) if name == NAIVE else spaced(name)
 
 
-def comparison_table(rows: pd.DataFrame) -> Table:
-    """Return the rows of one task and timeframe for people."""
+def board_tables(table: pd.DataFrame) -> Iterator[Table]:
+    """Yield a table for a terminal for each task and timeframe, without p-values."""
+    for task, timeframe, rows in _groups(table):
+        shown = comparison_table(rows, is_short=True)
+        yield Table(shown.columns, shown.rows, f"{_title(task)}, {timeframe}: {shown.title}")
+
+
+def comparison_table(rows: pd.DataFrame, *, is_short: bool = False) -> Table:
+    """Return the rows of one task and timeframe for people; a short table has no p-values."""
     best = _method(rows["best_baseline"].iloc[0])
     header = [say("method")]
-    for name in dict.fromkeys((_method(NAIVE), best)):
-        header += [f"÷ {name}", say("95 % interval"), "p", say("series lower")]
-    endings = ["", "_to_best"] if best != _method(NAIVE) else [""]
+    endings = []
+    for name, ending in {_method(NAIVE): "", best: "_to_best"}.items():
+        endings.append(ending)
+        header += [f"÷ {name}", say("95 % interval"), *([] if is_short else ["p"]), say("series lower")]
     lines = []
     for row in rows.to_dict("records"):
         cells = [_method(row["method"]) + (f" {MARK}" if row["is_among_best"] else "")]
         for ending in endings:
-            cells += _cells(row, ending)
+            ratio, interval, p, share = _cells(row, ending)
+            cells += [ratio, interval, *([] if is_short else [p]), share]
         lines.append(cells)
     first = rows.iloc[0]
     title = say(
@@ -119,6 +130,7 @@ def comparison_table(rows: pd.DataFrame) -> Table:
 
 
 def _cells(row: Mapping[Any, Any], ending: str) -> list[str]:
+    """Write a ratio, its interval, its p-value and in how many series the error is lower."""
     ends = [row[f"{name}{ending}"] for name in ("low_95", "high_95")]
     interval = ABSENT if any(map(pd.isna, ends)) else between(map(number, ends))
     p = row[f"p_value{ending}"]
