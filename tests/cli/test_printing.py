@@ -306,13 +306,16 @@ def test_the_board_stands_beside_naive_and_the_best_baseline(capsys: pytest.Capt
     )
 
 
-def test_a_board_of_four_tasks_is_one_table_of_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("series", ["DOGEUSDT-15m", "1000SHIBUSDT.P-15m"])
+def test_a_board_of_four_tasks_is_one_table_of_80_columns(
+    monkeypatch: pytest.MonkeyPatch, series: str
+) -> None:
     screen = terminal(monkeypatch)
     monkeypatch.setenv("COLUMNS", "80")
     tasks = {task: score(0.8, 0.01, 0.02, beside="range_paths") for task in TASKS}
-    print_leaderboard([board_row("DOGEUSDT-15m", **tasks)], Path())
+    print_leaderboard([board_row(series, **tasks)], Path())
     lines = re.sub(r"\x1b\[\d+m", "", screen.getvalue()).splitlines()
-    (row,) = [line for line in lines if line.startswith("DOGEUSDT-15m ")]
+    (row,) = [line for line in lines if line.startswith(f"{series} ")]
     assert len(row.split()) == 1 + 2 * len(TASKS) and len(row.rstrip()) <= 80
 
 

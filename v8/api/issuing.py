@@ -10,7 +10,7 @@ unless a forecast of the past is requested. The demo market has a calendar of it
 its candles is too old, and no model of it has an age.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, NamedTuple
@@ -195,6 +195,20 @@ class IssuedForecast:
         if quantiles:
             content["quantiles"] = {"levels": list(model.quantiles), "tasks": quantiles.summary()}
         return content
+
+
+def periods_ahead(horizons: Iterable[tuple[int, str]]) -> str:
+    """Write how far ahead models look, given seconds and timeframe of each.
+
+    >>> periods_ahead([(36_000, "1h"), (9_000, "15m"), (36_000, "1h")]), periods_ahead([(36_000, "1h")])
+    ('2 h 30 min (15m) / 10 h (1h)', '10 h')
+    """
+    different = sorted(set(horizons))
+    # A time without its timeframe is enough where there is one.
+    return " / ".join(
+        duration(seconds, omits_zero=True) + (f" ({timeframe})" if len(different) > 1 else "")
+        for seconds, timeframe in different
+    )
 
 
 def coverage_sentence(tested: RangeCoverage) -> str:

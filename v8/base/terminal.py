@@ -27,6 +27,7 @@ from v8.base.invocation import command
 from v8.base.safe_text import for_terminal
 from v8.base.wording import Table
 
+_GAP: Final = 2  # between the columns of a table, in columns of the terminal
 _MIN_PROSE_WIDTH: Final = 20  # columns for prose, however wide the other columns of a table are
 
 
@@ -55,8 +56,14 @@ def print_table(table: Table) -> None:
     column_width = max(_MIN_PROSE_WIDTH, console.width - _total_width(widths[:num_names]))
     for column in range(num_names, num_columns):
         widths[column] = min(widths[column], column_width)
-    for part in _parts(widths, num_names, console.width):
-        console.print(_rich_table(table, rows, part, widths), "")
+    gap = _GAP
+    parts = _parts(widths, num_names, console.width, gap)
+    closer = _parts(widths, num_names, console.width, 1)
+    if len(closer) < len(parts):  # columns move together before the table is divided
+        gap = 1
+        parts = closer
+    for part in parts:
+        console.print(_rich_table(table, rows, part, widths, gap), "")
 
 
 def _num_identifying_columns(rows: Sequence[Sequence[str]], num_columns: int) -> int:
@@ -72,13 +79,14 @@ def _least_width(name: str, cells: Sequence[str]) -> int:
     return max((cell_len(text) for text in [*name.split(), *cells]), default=0)
 
 
-def _parts(widths: Sequence[int], num_names: int, console_width: int) -> list[list[int]]:
+def _parts(widths: Sequence[int], num_names: int, console_width: int, gap: int) -> list[list[int]]:
     """Divide the columns of a table into parts that fit the terminal.
 
     Args:
         widths: Of all columns.
         num_names: The first columns, which every part repeats.
         console_width: In columns of the terminal.
+        gap: Between two columns, in columns of the terminal.
 
     Returns:
         The numbers of each part's columns.
@@ -86,7 +94,7 @@ def _parts(widths: Sequence[int], num_names: int, console_width: int) -> list[li
     names = list(range(num_names))
     parts = [names]
     for column in range(num_names, len(widths)):
-        width = _total_width(widths[number] for number in parts[-1]) + widths[column]
+        width = _total_width([widths[number] for number in parts[-1]], gap=gap) + widths[column]
         if parts[-1] != names and width > console_width:
             parts.append(names)
         parts[-1] = [*parts[-1], column]
@@ -94,10 +102,11 @@ def _parts(widths: Sequence[int], num_names: int, console_width: int) -> list[li
 
 
 def _rich_table(
-    table: Table, rows: Sequence[Sequence[str]], part: Sequence[int], widths: Sequence[int]
+    table: Table, rows: Sequence[Sequence[str]], part: Sequence[int], widths: Sequence[int], gap: int
 ) -> rich.table.Table:
     """Lay out one part of a table; `part` has the numbers of its columns."""
-    layout = rich.table.Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    padding = (0, gap - 1, 0, 0)  # and the line between columns, which is blank
+    layout = rich.table.Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=padding)
     for column in part:
         is_text = column == 0 or table.is_prose
         layout.add_column(
@@ -111,9 +120,9 @@ def _rich_table(
     return layout
 
 
-def _total_width(widths: Iterable[int]) -> int:
+def _total_width(widths: Iterable[int], *, gap: int = _GAP) -> int:
     """Return the width of some columns of a table, with the gap behind each of them."""
-    return sum(width + 2 for width in widths)
+    return sum(width + gap for width in widths)
 
 
 def print_reasons(title: str, rows: Iterable[tuple[str, str]]) -> None:

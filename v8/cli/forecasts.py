@@ -13,12 +13,12 @@ import pandas as pd
 
 from v8.api.backtests import export
 from v8.api.export import OpenSource
-from v8.api.issuing import IssuedForecast, IssueResults, coverage_sentence, format_age
+from v8.api.issuing import IssuedForecast, IssueResults, coverage_sentence, format_age, periods_ahead
 from v8.base.errors import SeriesError, V8Error, listed
 from v8.base.own_files import require_own
 from v8.base.starting import quiet_start
 from v8.base.terminal import print_json, print_lines, print_message, print_reasons, print_table
-from v8.base.wording import ABSENT, Table, duration, frame_csv, number, percent, plural
+from v8.base.wording import ABSENT, Table, frame_csv, number, percent, plural
 from v8.cli.options import picture_file, require_picture
 from v8.cli.shared import settle_process
 from v8.data.market.series import iso
@@ -125,11 +125,11 @@ def _range_note(issued: Sequence[IssuedForecast]) -> str:
     name = f"{percent(RANGE_SHARE, 0)} range"
     if all(forecast.price_range is None for forecast in issued):
         return f"{name}: – because these models forecast no intervals."
-    spans = {
-        duration(len(forecast.forecast) * forecast.candles.series.bar_s, omits_zero=True)
+    periods = periods_ahead(
+        (len(forecast.forecast) * forecast.candles.series.bar_s, forecast.candles.series.timeframe)
         for forecast in issued
-    }
-    stated = f"{name}: 9 of 10 times the price should stay within, next {' / '.join(sorted(spans))}."
+    )
+    stated = f"{name}: 9 of 10 times the price should stay within, next {periods}."
     tested = pooled(forecast.forecaster.about.price_range for forecast in issued)
     return stated if tested is None else f"{stated} {coverage_sentence(tested)}"
 

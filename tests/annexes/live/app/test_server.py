@@ -282,7 +282,7 @@ def test_the_page_works_without_its_script(served: Any) -> None:
     assert f"<td>{100 * volatility:.3f} %</td>" in page
     assert "No live record yet" in page
     record = served.get("/record").text
-    assert re.search(r"<code>[^<]* forecast runs/[^ /<]+ --every</code>", record)
+    assert re.search(r"<code>[^<]* forecast runs/[^ /<]+ --source rest --every</code>", record)
     assert "the sample standard deviation of the last 20 closes" in page
     assert re.search(r"The forecast was made at [\d: -]+ UTC, [\d a-z.]+ after the close\.", page)
     assert re.search(r"Best baselines: Candles: [a-z ]+; ", page)

@@ -30,7 +30,7 @@ from v8.annexes.live.app.tiles import (
 from v8.annexes.live.ledger.entries import ForecastCounts
 from v8.annexes.live.ledger.record import MIN_DAYS, DailyCoverage, LiveRecord, LiveTask, own_baseline_sentence
 from v8.annexes.live.limits import KINDS, RANGE_AHEAD, sentence_of, title_of, values_of
-from v8.api.issuing import IssuedForecast, coverage_sentence
+from v8.api.issuing import IssuedForecast, coverage_sentence, periods_ahead
 from v8.base.errors import listed
 from v8.base.invocation import command
 from v8.base.language import ENGLISH, LANGUAGES, chosen, language, say, term
@@ -38,6 +38,7 @@ from v8.base.storage import digest_bytes
 from v8.base.wording import ABSENT, Table, count, duration, moment, percent, plural, spaced
 from v8.data.market.series import Series, iso
 from v8.data.market.sources.demo import DemoSource
+from v8.data.market.sources.live import LiveSource
 from v8.model.evaluation.leaderboard import LeaderboardRow
 from v8.model.evaluation.price_range import pooled
 from v8.profile.columns import BAND_PERIOD_BARS, CLOSE, HIGH, LOW, TOTAL_RANGE, VOLATILITY, WAVE_COLUMNS
@@ -239,19 +240,22 @@ def _no_record_of_demo_text() -> str:
     return say("No live record: models of a simulated market cannot have one.")
 
 
-def whole_record_part(record: LiveRecord | None, place: str = "", *, is_demo: bool = False) -> Html:
+def whole_record_part(
+    record: LiveRecord | None, place: str = "", source: str = LiveSource.name, *, is_demo: bool = False
+) -> Html:
     """Show the live record of all series, and how often their intervals held the actual values by day.
 
     Args:
         record: The record; None while there is none.
         place: The label of the models, see `ModelSnapshot`; the command that writes a record names them.
+        source: Where the candles of the page come from, which that command names, too.
         is_demo: Whether the market is simulated, whose models cannot have a record.
     """
     if record is None and is_demo:
         text = _no_record_of_demo_text()
         return element("p", text, data_status=text)
     if record is None:
-        return _no_record_part(place)
+        return _no_record_part(place, source)
     cards = ""
     if record.tasks:
         sentences = folded(say("The same in sentences"), _record_list(record.tasks))
@@ -324,11 +328,13 @@ def _record_table(record: LiveRecord) -> Html:
     return shown_table(Table(header, rows, note), groups=groups, class_="wrapped")
 
 
-def _no_record_part(place: str) -> Html:
+def _no_record_part(place: str, source: str) -> Html:
     """Give the command that writes a record, and say what will be shown."""
     text = say("No live record yet.")
     run = _run_name(place)
     words = ["--repo", place] if run is None else [f"runs/{run}"]
+    if source != LiveSource.name:
+        words += ["--source", source]
     line = element("code", command("forecast", *words, "--every"))
     after = say(
         "Here will stand how many forecasts were issued, their errors once the actual values are known, and "
@@ -766,14 +772,9 @@ def _run_name(label: str) -> str | None:
 
 def _range_legends(snapshot: ModelSnapshot) -> dict[str, str]:
     """Say what the range ahead of a tile and of the table is, and how far ahead it reaches."""
-    timeframes = {
+    spans = periods_ahead(
         (metadata.horizon_bars * series.bar_s, series.timeframe)
         for series, metadata in snapshot.metadata.items()
-    }
-    # A time without its timeframe is enough where there is one.
-    spans = " / ".join(
-        duration(seconds, omits_zero=True) + (f" ({timeframe})" if len(timeframes) > 1 else "")
-        for seconds, timeframe in sorted(timeframes)
     )
     if any(metadata.profile.quantiles for metadata in snapshot.metadata.values()):
         stated = {

@@ -200,7 +200,7 @@ class Site:
         snapshot = self._service.snapshot
 
         def write() -> Html:
-            part = page.whole_record_part(record, snapshot.label, is_demo=self._is_demo)
+            part = page.whole_record_part(record, snapshot.label, self._source, is_demo=self._is_demo)
             return part if _is_part(request) else page.record_page(snapshot, part, self._source)
 
         content = await self._written(write)
