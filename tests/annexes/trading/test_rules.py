@@ -28,6 +28,7 @@ from v8.annexes.trading.rules import (
     by_volatility,
     calibrate_forecast,
     evaluate_trading,
+    log_ranges,
     mean_variance,
     require_ranges,
 )
@@ -107,7 +108,12 @@ def test_the_level_of_ranges_is_learnt_from_the_past_alone() -> None:
     now = market((100, 101, 99, 100))
     told = np.array([[[100, 101, 99, 100.0]]])
     made = calibrate_forecast(past, told, now.last_close_N, told)
-    assert made.variance == pytest.approx(mean_variance(past.actual_NHC))
+    assert made.variance == pytest.approx(mean_variance(log_ranges(past.actual_NHC)))
+    # A forecast of the ranges themselves decides, if there is one; candles are as before.
+    ranges = (np.array([[0.05]]), np.array([[0.15]]))
+    ranged = calibrate_forecast(past, told, now.last_close_N, told, ranges_NH=ranges)
+    assert ranged.variance == pytest.approx(9 * mean_variance(log_ranges(past.actual_NHC)))
+    assert (ranged.low, ranged.high) == (made.low, made.high)
     assert np.log(made.close_interval[1] / 100) == pytest.approx(
         np.log([101 / 100])
     )  # as far as the past's close moved

@@ -12,7 +12,13 @@ import pytest
 from typer.testing import CliRunner
 
 from v8.annexes.trading.rules import NAIVE, PERFECT_FORESIGHT, TRADING_RULES
-from v8.annexes.trading.study import FORMULAS, forecasts_of, require_causal, trading_case_of
+from v8.annexes.trading.study import (
+    FORMULAS,
+    ForecastCandles,
+    forecasts_of,
+    require_causal,
+    trading_case_of,
+)
 from v8.base.errors import ArtifactError
 from v8.cli.app import app
 from v8.data.features.table import compute_table
@@ -71,9 +77,13 @@ def test_a_difference_counts_however_cheap_the_coin_is(trained_run: Any) -> None
     last_close = float(span.last_close[0])
     assert last_close < 1e-3
     same = np.full((1, 10, 4), last_close)
-    require_causal(MODEL, lambda span: (same, None), same, {0: span})
+    forecast = ForecastCandles(same, ranges_NH=np.full((1, 10), 0.01))
+    require_causal(MODEL, lambda span: forecast, forecast, {0: span})
+    wider = ForecastCandles(same, ranges_NH=np.full((1, 10), 0.0105))
+    with pytest.raises(ArtifactError, match=r"got a last range of 0\.01 instead of 0\.0105"):
+        require_causal(MODEL, lambda span: forecast, wider, {0: span})
     with pytest.raises(ArtifactError, match=rf"got a last close of {1.0005 * last_close:.7g} instead of"):
-        require_causal(MODEL, lambda span: (same, None), 1.0005 * same, {0: span})
+        require_causal(MODEL, lambda span: forecast, ForecastCandles(1.0005 * same), {0: span})
 
 
 def test_the_command_prints_and_writes_what_it_found(trained_run: Any, tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ class MarketWindows:
     @cached_property
     def realised_variance(self) -> FloatArray:
         """Mean variance of the bars ahead, shape (N,)."""
-        return mean_variance(self.actual_NHC, self.smallest_variance)
+        return mean_variance(log_ranges(self.actual_NHC), self.smallest_variance)
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,10 +150,9 @@ def log_ranges(bars_NHC: FloatArray) -> FloatArray:
     return np.log(bars_NHC[:, :, _HIGH] / bars_NHC[:, :, _LOW])
 
 
-def mean_variance(bars_NHC: FloatArray, smallest_variance: float = _MIN_VARIANCE) -> FloatArray:
-    """Return the mean variance of log returns of candles by their log ranges, shape (N,)."""
-    ranges = log_ranges(bars_NHC)
-    return np.maximum(RANGE_TO_VARIANCE * np.square(ranges).mean(axis=1), smallest_variance)
+def mean_variance(ranges_NH: FloatArray, smallest_variance: float = _MIN_VARIANCE) -> FloatArray:
+    """Return the mean variance of log returns of bars by their log ranges, shape (N,)."""
+    return np.maximum(RANGE_TO_VARIANCE * np.square(ranges_NH).mean(axis=1), smallest_variance)
 
 
 def require_ranges(market: MarketWindows, location: str) -> None:
@@ -171,6 +170,8 @@ def calibrate_forecast(
     last_close_N: FloatArray,
     forecast_NHC: FloatArray,
     close_interval: CloseInterval = None,
+    *,
+    ranges_NH: tuple[FloatArray | None, FloatArray | None] = (None, None),
 ) -> MarketForecast:
     """Make a market forecast of forecast candles, with its level calibrated on the past.
 
@@ -184,9 +185,16 @@ def calibrate_forecast(
         last_close_N: Last known closes of the windows to forecast, quote currency.
         forecast_NHC: Forecast candles of these windows, quote currency.
         close_interval: The forecaster's own interval of the last close, where it has one.
+        ranges_NH: Its forecasts of the log range of each bar, in the past and in the windows to forecast;
+            None for those of the forecast candles. The median of a range is not the ratio of the medians of
+            high and low, so a forecast of the range itself says more of how far prices move.
     """
-    past_variance = mean_variance(past_forecast_NHC, past.smallest_variance)
-    variance = mean_variance(forecast_NHC, past.smallest_variance)
+    past_ranges_NH, ahead_ranges_NH = ranges_NH
+    if past_ranges_NH is None or ahead_ranges_NH is None:
+        past_ranges_NH = log_ranges(past_forecast_NHC)
+        ahead_ranges_NH = log_ranges(forecast_NHC)
+    past_variance = mean_variance(past_ranges_NH, past.smallest_variance)
+    variance = mean_variance(ahead_ranges_NH, past.smallest_variance)
     past_moves = np.abs(np.log(past.actual_NHC[:, -1, _CLOSE] / past.last_close_N)) / np.sqrt(past_variance)
     with np.errstate(over="ignore"):  # what is not finite is refused when it is scored
         factor = np.exp(np.quantile(past_moves, INTERVAL) * np.sqrt(variance))

@@ -31,7 +31,7 @@ from v8.annexes.trading.rules import (
     require_ranges,
 )
 from v8.api.export import opened_models
-from v8.base.arrays import MAX_STEPS_AGAIN, FloatArray, steps_apart
+from v8.base.arrays import MAX_STEPS_AGAIN, AnyFloatArray, FloatArray, steps_apart
 from v8.base.errors import ArtifactError
 from v8.base.starting import quiet_start
 from v8.data.features.table import compute_table
@@ -43,17 +43,26 @@ from v8.data.windows.span import Span
 from v8.forecaster.forecaster import Forecaster
 from v8.model.baselines.baselines import BASELINES, Baseline
 from v8.model.evaluation.evaluation import MODEL
-from v8.profile.columns import CLOSE, OHLC, TASK_OHLC
+from v8.profile.columns import BAR_RANGE, CLOSE, OHLC, TASK_OHLC, TASK_RANGE
 from v8.profile.quantile_levels import intervals, nominal
-from v8.profile.tasks import OHLC_TASK, RANGE_TO_VARIANCE
+from v8.profile.tasks import OHLC_TASK, RANGE_TASK, RANGE_TO_VARIANCE
 
 FORMULAS: Final = ("ewma", "har", "range_paths")
 """Baselines that forecast ranges; they are compared with the model and `NAIVE`."""
 
 NUM_CHECKED: Final = 4  # windows of a span that are forecast again
 
-CandleForecast: TypeAlias = Callable[[Span], tuple[FloatArray, Any]]
-"""Forecasts candles, (N, H, 4), and their quantiles at the levels of the profile, (N, H, Q, 4), or None."""
+
+@dataclass(frozen=True, eq=False)
+class ForecastCandles:
+    """What a forecaster says of the bars ahead of N windows."""
+
+    candles_NHC: FloatArray  # open, high, low, close, quote currency
+    quantiles_NHQC: Any = None  # of these at the levels of the profile; None without any
+    ranges_NH: FloatArray | None = None  # log range of each bar, unitless; None without the task `range`
+
+
+CandleForecast: TypeAlias = Callable[[Span], ForecastCandles]
 
 
 @dataclass(frozen=True)
@@ -108,14 +117,14 @@ def measure_trading(
 def forecasts_of(data: SeriesData, forecaster: Forecaster) -> dict[str, CandleForecast]:
     """Return the model, naive and the formulas by name, each as a function of windows."""
 
-    def model(span: Span) -> tuple[FloatArray, Any]:
+    def model(span: Span) -> ForecastCandles:
         forecast = forecaster.forecast_all(span.raw_windows())
-        return forecast.points[TASK_OHLC].astype(np.float64), forecast.quantiles.get(TASK_OHLC)
+        return _of_tasks(forecast.points, forecast.quantiles)
 
-    def naive(span: Span) -> tuple[FloatArray, Any]:
+    def naive(span: Span) -> ForecastCandles:
         half_range = np.sqrt(span.range_variance(span.horizon_bars) / RANGE_TO_VARIANCE) / 2
         bar = span.last_close[:, None] * np.exp(half_range[:, None] * OHLC_TASK.sides)
-        return np.repeat(bar[:, None], span.horizon_bars, axis=1), None
+        return ForecastCandles(np.repeat(bar[:, None], span.horizon_bars, axis=1))
 
     forecasts: dict[str, CandleForecast] = {MODEL: model, NAIVE: naive}
     for name in FORMULAS:
@@ -131,10 +140,22 @@ def _fit_formula(data: SeriesData, baseline: Baseline) -> CandleForecast:
     if levels and baseline.fit_quantiles:
         quantiles = baseline.fit_quantiles(train, data.scaling, levels)
 
-    def forecast(span: Span) -> tuple[FloatArray, Any]:
-        return points(span)[TASK_OHLC], quantiles(span)[TASK_OHLC] if quantiles else None
+    def forecast(span: Span) -> ForecastCandles:
+        return _of_tasks(points(span), quantiles(span) if quantiles else {})
 
     return forecast
+
+
+def _of_tasks(points: Mapping[str, AnyFloatArray], quantiles: Mapping[str, AnyFloatArray]) -> ForecastCandles:
+    """Return what trading reads of forecasts by task."""
+    ranges = points.get(TASK_RANGE)
+    return ForecastCandles(
+        candles_NHC=points[TASK_OHLC].astype(np.float64),
+        quantiles_NHQC=quantiles.get(TASK_OHLC),
+        ranges_NH=None
+        if ranges is None
+        else ranges[:, :, RANGE_TASK.columns.index(BAR_RANGE)].astype(np.float64),
+    )
 
 
 def trading_case_of(
@@ -164,15 +185,20 @@ def trading_case_of(
     level_columns = _interval_columns(data.profile.quantiles)
     market_forecasts = {}
     for name, forecast in forecasts.items():
-        points, quantiles = forecast(span)
-        require_causal(name, forecast, points, checked_spans)
+        forecasted = forecast(span)
+        require_causal(name, forecast, forecasted, checked_spans)
         close_interval: CloseInterval = None
-        if level_columns and quantiles is not None:
-            low, high = quantiles[:, -1, level_columns, OHLC.index(CLOSE)].T
+        if level_columns and forecasted.quantiles_NHQC is not None:
+            low, high = forecasted.quantiles_NHQC[:, -1, level_columns, OHLC.index(CLOSE)].T
             close_interval = (low, high)
-        past_points, _ = forecast(validation)
+        before = forecast(validation)
         market_forecasts[name] = calibrate_forecast(
-            past, past_points, market.last_close_N, points, close_interval
+            past,
+            before.candles_NHC,
+            market.last_close_N,
+            forecasted.candles_NHC,
+            close_interval,
+            ranges_NH=(before.ranges_NH, forecasted.ranges_NH),
         )
     return TradingCase(str(data.series), market, market_forecasts)
 
@@ -206,26 +232,33 @@ def cut_behind(span: Span, candles: Candles) -> dict[int, Span]:
 
 
 def require_causal(
-    name: str, forecast: CandleForecast, points: FloatArray, checked_spans: Mapping[int, Span]
+    name: str, forecast: CandleForecast, forecasted: ForecastCandles, checked_spans: Mapping[int, Span]
 ) -> None:
     """Refuse a forecaster whose forecasts change when candles end where the forecast is issued.
 
     Args:
         name: Name of the forecaster.
         forecast: The forecaster.
-        points: Its forecasts of a span, shape (N, H, 4), quote currency.
+        forecasted: Its forecasts of a span.
         checked_spans: Windows of this span by position, as `cut_behind` returns them.
 
     Raises:
         ArtifactError: If a forecast changes.
     """
     for position, span in checked_spans.items():
-        recomputed, _ = forecast(span)
-        magnitude = OHLC_TASK.magnitude(span.last_close[0], points[position])
-        if not steps_apart(recomputed[0], points[position], magnitude) <= MAX_STEPS_AGAIN:
+        alone = forecast(span)
+        candles_HC = forecasted.candles_NHC[position]
+        magnitude = OHLC_TASK.magnitude(span.last_close[0], candles_HC)
+        is_same = steps_apart(alone.candles_NHC[0], candles_HC, magnitude) <= MAX_STEPS_AGAIN
+        got = f"a last close of {alone.candles_NHC[0, -1, 3]:.7g} instead of {candles_HC[-1, 3]:.7g}"
+        if is_same and forecasted.ranges_NH is not None and alone.ranges_NH is not None:
+            ranges_H = forecasted.ranges_NH[position]
+            magnitude = RANGE_TASK.magnitude(span.last_close[0], ranges_H)
+            is_same = steps_apart(alone.ranges_NH[0], ranges_H, magnitude) <= MAX_STEPS_AGAIN
+            got = f"a last range of {alone.ranges_NH[0, -1]:.7g} instead of {ranges_H[-1]:.7g}"
+        if not is_same:
             issued_s = int(span.table.open_time_s[-1]) + span.table.series.bar_s
             location = f"{span.table.series}, forecast of {name} at {iso(issued_s)}"
             rule = "is the same from candles that end where it is issued"
-            got = f"a last close of {points[position, -1, 3]:.7g} instead of {recomputed[0, -1, 3]:.7g}"
             fix = "Find what of it reads later candles: until then no sum of money means anything"
             raise ArtifactError(where=location, rule=rule, got=got, fix=fix)
