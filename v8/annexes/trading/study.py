@@ -250,12 +250,12 @@ def require_causal(
         candles_HC = forecasted.candles_NHC[position]
         magnitude = OHLC_TASK.magnitude(span.last_close[0], candles_HC)
         is_same = steps_apart(alone.candles_NHC[0], candles_HC, magnitude) <= MAX_STEPS_AGAIN
-        got = f"a last close of {alone.candles_NHC[0, -1, 3]:.7g} instead of {candles_HC[-1, 3]:.7g}"
+        got = f"a last close of {candles_HC[-1, 3]:.7g} instead of {alone.candles_NHC[0, -1, 3]:.7g}"
         if is_same and forecasted.ranges_NH is not None and alone.ranges_NH is not None:
             ranges_H = forecasted.ranges_NH[position]
             magnitude = RANGE_TASK.magnitude(span.last_close[0], ranges_H)
             is_same = steps_apart(alone.ranges_NH[0], ranges_H, magnitude) <= MAX_STEPS_AGAIN
-            got = f"a last range of {alone.ranges_NH[0, -1]:.7g} instead of {ranges_H[-1]:.7g}"
+            got = f"a last range of {ranges_H[-1]:.7g} instead of {alone.ranges_NH[0, -1]:.7g}"
         if not is_same:
             issued_s = int(span.table.open_time_s[-1]) + span.table.series.bar_s
             location = f"{span.table.series}, forecast of {name} at {iso(issued_s)}"
