@@ -102,8 +102,8 @@ def random_networks(kind, num_models=NUM_MODELS):
     return networks
 
 
-def compiled_gradients(model):
-    """Compile the gradients of sum(output * upstream) with respect to weights and x."""
+def compiled_gradients(model, *, is_fused=True):
+    """Compile the gradients of sum(output * upstream) with respect to weights and x; by XLA if fused."""
     constants = [ops.convert_to_numpy(v) for v in model.non_trainable_variables]
 
     def loss(weights, x, upstream):
@@ -116,7 +116,7 @@ def compiled_gradients(model):
 
     import tensorflow as tf
 
-    @tf.function(jit_compile=True)
+    @tf.function(jit_compile=is_fused)
     def both(weights, x, upstream):
         with tf.GradientTape() as tape:
             tape.watch((weights, x))
@@ -128,8 +128,8 @@ def compiled_gradients(model):
 
 @cache
 def stock_gradients(kind):
-    """Compile the gradients of a kind's stock network once for all weights."""
-    return compiled_gradients(network(kind))
+    """Compile the gradients of a kind's stock network once for all weights; without XLA it takes a third."""
+    return compiled_gradients(network(kind), is_fused=False)
 
 
 def gradients(compiled, model, x, upstream):
