@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import scipy.optimize
@@ -93,3 +95,12 @@ def _programme(terms: np.ndarray, targets: np.ndarray) -> float:
         bounds=[(None, None)] * num_terms + [(0, None)] * (2 * num_rows),
     )
     return float(solved.fun)
+
+
+def test_medians_of_many_columns_take_the_memory_of_some_of_them() -> None:
+    values = np.random.default_rng(4).normal(size=(20_000, 40))
+    tracemalloc.start()
+    weighted_median(values, np.broadcast_to(1.0, values.shape))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < values.nbytes / 4

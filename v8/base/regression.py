@@ -115,17 +115,14 @@ def weighted_median(values: FloatArray, weights: FloatArray) -> FloatArray:
     >>> weighted_median(np.array([1.0, 2.0, 9.0]), np.array([1.0, 1.0, 5.0])).item()
     9.0
     """
-    # Contiguous rows are processed faster than columns.
-    rows = np.ascontiguousarray(np.moveaxis(values, 0, -1))
-    weight_rows = np.ascontiguousarray(np.moveaxis(weights, 0, -1))
-    num_values = rows.shape[-1]
-    medians = [
-        _row_median(row_N, weights_N)
-        for row_N, weights_N in zip(
-            rows.reshape(-1, num_values), weight_rows.reshape(-1, num_values), strict=True
-        )
-    ]
-    return np.array(medians, np.float64).reshape(rows.shape[:-1])
+    values_XN = np.moveaxis(values, 0, -1)
+    weights_XN = np.moveaxis(weights, 0, -1)
+    medians_X = np.empty(values_XN.shape[:-1])
+    for place in np.ndindex(medians_X.shape):
+        # Contiguous numbers are processed faster; row by row the copies take no memory to speak of.
+        row_N = np.ascontiguousarray(values_XN[place])
+        medians_X[place] = _row_median(row_N, np.ascontiguousarray(weights_XN[place]))
+    return medians_X
 
 
 SAMPLE_STRIDE: Final = 16  # of so many values one is in the sample that says where the median is

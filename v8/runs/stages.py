@@ -134,6 +134,7 @@ class SeriesInProgress:
         if isinstance(result, DivergedError):
             raise result  # `finish` makes it the outcome, as every error of this stage
         self._seconds.update(result.seconds)
+        self._data.forget_targets()
         with self._stage("evaluate"):
             model = trainer.serving_model(self._data, result.weights)
             test_results = self._calibrate_and_evaluate(model)

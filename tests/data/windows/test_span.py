@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from v8.data.features.table import FeatureTable
 from v8.data.market.series import Series
 from v8.data.windows.dataset import SeriesData
 from v8.data.windows.span import Span
+from v8.model.baselines.baselines import BASELINES
 from v8.profile.columns import OHLC
 from v8.profile.profile import Profile
 from v8.profile.tasks import TASKS
@@ -192,3 +193,33 @@ def test_a_span_that_nobody_needs_goes_at_once_with_all_that_it_kept(span_of: Sp
         assert gone() is None
     finally:
         gc.enable()
+
+
+def test_in_parts_everything_has_the_same_value_to_the_bit(
+    make_ranged_profile: Callable[..., Profile],
+    make_data: Callable[..., SeriesData],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    profile = make_ranged_profile("dense_newest")
+    whole = make_data(profile)
+    moves = whole.spans["train"].moves()
+    forecasts = {name: _forecast(whole, name) for name in ("scaled", "drift", "har", "range_paths")}
+    monkeypatch.setattr("v8.data.windows.span.WINDOWS_AT_ONCE", 50)
+    monkeypatch.setattr("v8.model.baselines.baselines.WINDOWS_AT_ONCE", 50)
+    in_parts = make_data(profile)
+    train = in_parts.spans["train"]
+    assert len(train) > 3 * 50
+    assert [len(part) for _, part in train.parts()][:2] == [50, 50]
+    assert in_parts.scaling == whole.scaling
+    for task, targets in whole.targets_NHC.items():
+        np.testing.assert_array_equal(in_parts.targets_NHC[task], targets)
+        np.testing.assert_array_equal(train.moves()[task], moves[task])
+    for name, by_task in forecasts.items():
+        for task, values in _forecast(in_parts, name).items():
+            np.testing.assert_array_equal(values, by_task[task])
+    np.testing.assert_array_equal(train.last_close, train.history_close[:, -1])
+
+
+def _forecast(data: SeriesData, baseline: str) -> Mapping[str, np.ndarray]:
+    """Fit a baseline to the train span, and forecast the test span."""
+    return BASELINES[baseline].fitted(data.spans["train"], data.scaling)(data.spans["test"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import tracemalloc
 from dataclasses import asdict
 
 import numpy as np
@@ -63,6 +64,18 @@ def test_of_all_waves_the_variance_is_that_of_independent_values() -> None:
     deviations -= deviations.mean()
     # The N - 1 waves are an orthonormal basis of all that has the mean zero.
     assert slow_variance(deviations, 49) == pytest.approx(np.sum(deviations**2) / 49)
+
+
+def test_the_slow_variance_of_many_windows_takes_a_part_of_the_memory_of_its_waves() -> None:
+    deviations = np.random.default_rng(5).normal(size=200_000)
+    num_waves = 60
+    tracemalloc.start()
+    found = slow_variance(deviations, num_waves)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < num_waves * deviations.nbytes / 3
+    waves = scipy.fft.dct(deviations, type=2, norm="ortho")[1 : num_waves + 1]
+    assert found == pytest.approx(np.mean(waves**2), rel=1e-9)
 
 
 @given(seed=st.integers(0, 1_000), num_windows=st.integers(200, 1_300), horizon_bars=st.integers(1, 25))

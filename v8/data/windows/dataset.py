@@ -58,6 +58,10 @@ class SeriesData:
         """Which series."""
         return self.table.series
 
+    def forget_targets(self) -> None:
+        """Let go of the scaled targets, which only training reads: of many rows they take most memory."""
+        self.targets_NHC.clear()
+
     @property
     def anchors(self) -> dict[str, NDArray[np.int64]]:
         """Per span, last known row of each window, shape (W,), int64."""
@@ -158,7 +162,8 @@ def _targets(spans: Sequence[Span], scaling: Scaling, task: str) -> NDArray[np.f
     shape = (len(spans[0].table), spans[0].horizon_bars, len(TASKS[task].columns))
     rows_NHC = np.zeros(shape, np.float32)
     for span in spans:
-        rows_NHC[span.anchors] = scaling.scale_targets(span, task)
+        for _, part in span.parts():
+            rows_NHC[part.anchors] = scaling.scale_targets(part, task)
     return rows_NHC
 
 

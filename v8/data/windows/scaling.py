@@ -52,9 +52,6 @@ SILENT_SCALE: Final = 3e38
 """Scale of an input without influence: waves divided by it vanish in single precision. The input itself
 stays, so that all published models of one profile are the same network."""
 
-WINDOWS_AT_ONCE: Final = 65_536
-"""Windows whose logarithms are computed together: for a million windows they would take gigabytes."""
-
 
 class Transform(StrEnum):
     """How one input column is scaled."""
@@ -266,14 +263,12 @@ def fit_scaling(train: Span, rows: tuple[int, int], columns: Sequence[str]) -> S
 
 def _log_ratio(task: str, span: Span, values_WHC: FloatArray, volatility_floor: float) -> FloatArray:
     """Return log(values / naive forecast) with both raised to the task's floor, shape (W, H, C)."""
-    naive_WHC = span.naive[task]
     ratio_WHC = np.empty(values_WHC.shape)
-    for start in range(0, len(span), WINDOWS_AT_ONCE):
-        part = slice(start, start + WINDOWS_AT_ONCE)
-        naive = naive_WHC[part]
-        numerator = TASKS[task].floored(np, values_WHC[part], naive, volatility_floor)
+    for rows, part in span.parts():
+        naive = part.naive[task]
+        numerator = TASKS[task].floored(np, values_WHC[rows], naive, volatility_floor)
         denominator = TASKS[task].floored(np, naive, naive, volatility_floor)
-        ratio_WHC[part] = np.log(numerator / denominator)
+        ratio_WHC[rows] = np.log(numerator / denominator)
     return ratio_WHC
 
 
@@ -308,11 +303,12 @@ def _fit_task(train: Span, task: str, floor: float, range_floor: float) -> TaskS
     profile = train.profile
     num_columns = len(TASKS[task].columns)
     weight_W = np.maximum(train.recent_range, range_floor)
-    actual_WHC = train.actual[task]
-    ratio = _log_ratio(task, train, actual_WHC, floor)
-    offset = tuple(tuple(columns) for columns in np.median(ratio, axis=0).tolist())
+    ratio = _log_ratio(task, train, train.actual[task], floor)
+    # Step by step: the median of an array takes as much memory as the array.
+    offset = tuple(tuple(np.median(ratio_WC, axis=0).tolist()) for ratio_WC in ratio.swapaxes(0, 1))
     form = _FORMS.get(profile.scaling, TargetForm.LEVEL)
     if form is TargetForm.LEVEL:
+        actual_WHC = train.actual[task]
         flat = actual_WHC.reshape(-1, num_columns)
         is_standard = profile.scaling == "standard"
         center = flat.mean(axis=0) if is_standard else flat.min(axis=0)
@@ -324,7 +320,7 @@ def _fit_task(train: Span, task: str, floor: float, range_floor: float) -> TaskS
             moved = ratio
             size = np.sqrt(ratio.var(axis=0).mean())
         else:
-            moved = _range_distance(task, train, actual_WHC, range_floor)
+            moved = _range_distance(task, train, train.actual[task], range_floor)
             # The naive forecast has a mean error of one, so a loss is relative to it.
             size = np.average(np.abs(moved), axis=0, weights=weight_W).mean()
         # One scale for all columns of a task keeps their order: a high above the close stays above it.

@@ -46,7 +46,7 @@ from v8.base.registry import Named, Registry, read_descriptions
 from v8.base.regression import least_absolute_errors, weighted_median
 from v8.data.market.series import iso
 from v8.data.windows.scaling import Scaling
-from v8.data.windows.span import PastSpan, Span
+from v8.data.windows.span import WINDOWS_AT_ONCE, PastSpan, Span
 from v8.model.baselines import econometric, ranges
 from v8.profile.columns import BAND_PERIOD_BARS, CLOSE, OHLC, RANGE_BARS, TASK_OHLC
 from v8.profile.formulas import FLOOR_SHARE, recent_range
@@ -167,7 +167,7 @@ def _fit_drift(train: Span, scaling: Scaling) -> Forecast:
         path = span.last_close[:, None] * np.exp(drift * np.arange(1, span.horizon_bars + 1))
         closes = np.concatenate([span.history_close, path], axis=1)
         windows = np.lib.stride_tricks.sliding_window_view(closes, BAND_PERIOD_BARS, axis=1)
-        return _implied(span, windows[:, 1:].copy(), path, span.naive_closes.bar_range)
+        return _implied(span, windows[:, 1:], path, span.naive_closes.bar_range)
 
     return forecast
 
@@ -199,7 +199,14 @@ def _implied(
 
     Every bar has the range, which is a log ratio, shape (N, 1), unitless; None without a task of sizes.
     """
-    closes = Closes(1.0, path, windows.mean(axis=2), windows.std(axis=2, ddof=1), bar_range=bar_range)
+    middle = np.empty(windows.shape[:2])
+    deviation = np.empty(windows.shape[:2])
+    for start in range(0, len(windows), WINDOWS_AT_ONCE):
+        rows = slice(start, start + WINDOWS_AT_ONCE)
+        own_windows = np.ascontiguousarray(windows[rows])
+        middle[rows] = own_windows.mean(axis=2)
+        deviation[rows] = own_windows.std(axis=2, ddof=1)
+    closes = Closes(1.0, path, middle, deviation, bar_range=bar_range)
     return {task: TASKS[task].implied(np, closes) for task in span.profile.tasks}
 
 

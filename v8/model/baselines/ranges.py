@@ -233,9 +233,11 @@ def fit_formulas(train: Span) -> RangeFormula:
 
 def floored_logs(train: Span) -> tuple[float, FloatArray]:
     """Return the lower limit of deviations, and the log ranges of the future bars with it, shape (W, H)."""
-    ohlc_WHC = train.actual[TASK_OHLC]
+    ranges_WH = np.empty((len(train), train.horizon_bars))
+    for rows, part in train.parts():
+        ohlc_WHC = part.actual[TASK_OHLC]
+        ranges_WH[rows] = np.log(ohlc_WHC[:, :, OHLC.index(HIGH)] / ohlc_WHC[:, :, OHLC.index(LOW)])
     tiny = float(np.finfo(np.float32).tiny)
-    ranges_WH = np.log(ohlc_WHC[:, :, OHLC.index(HIGH)] / ohlc_WHC[:, :, OHLC.index(LOW)])
     # The limit must be positive even if no bar has a range.
     typical = float(np.median(ranges_WH)) or max(float(ranges_WH.mean()), tiny)
     floor = FLOOR_SHARE * typical

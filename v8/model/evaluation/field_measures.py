@@ -31,7 +31,8 @@ from v8.base.records import Number
 NUM_SAMPLES: Final = 1_000
 """Bootstrap samples of a model confidence set."""
 
-SAMPLES_AT_ONCE: Final = 100  # bootstrap samples that are in memory together
+SAMPLES_AT_ONCE: Final = 100  # bootstrap samples that are in memory together, fewer where windows are many
+COUNTS_AT_ONCE: Final = 1 << 20  # windows of all these samples: 8 MB for each of the arrays that they take
 
 SEED: Final = 2011  # of the bootstrap: the same losses give the same set
 
@@ -147,9 +148,10 @@ def sampled_means(
     num_blocks = -(-num_windows // block_windows)
     random = np.random.default_rng(SEED)
     starts_BK1 = random.integers(num_windows, size=(num_samples, num_blocks, 1))
+    num_at_once = min(SAMPLES_AT_ONCE, max(1, COUNTS_AT_ONCE // num_windows))
     means = []
-    for first in range(0, num_samples, SAMPLES_AT_ONCE):
-        blocks = starts_BK1[first : first + SAMPLES_AT_ONCE] + np.arange(block_windows)
+    for first in range(0, num_samples, num_at_once):
+        blocks = starts_BK1[first : first + num_at_once] + np.arange(block_windows)
         samples_BN = (blocks % num_windows).reshape(len(blocks), -1)[:, :num_windows]
         # A product with counts takes a tenth of the time of looking up every window of every sample.
         means.append(_counts(samples_BN) @ losses_NM / num_windows)

@@ -65,6 +65,8 @@ LAG_FACTOR: Final = 1.3
 MIN_VALUES_PER_LAG: Final = 3
 """The effective sample size needs values for at least this many blocks of lag + 1 bars."""
 
+COSINES_AT_ONCE: Final = 1 << 20  # of a test's waves and windows: 8 MB
+
 ROUNDING_SHARE: Final = 1e-5
 """Errors that differ by a smaller share than this count as equal.
 
@@ -357,8 +359,13 @@ def slow_variance(deviations: NDArray[np.float64], num_waves: int) -> float:
     """
     num_values = len(deviations)
     turns_N = np.pi * (np.arange(num_values) + 0.5) / num_values
-    waves = np.cos(np.outer(np.arange(1, num_waves + 1), turns_N))
-    return float(np.mean((waves @ deviations) ** 2)) * 2.0 / num_values
+    numbers = np.arange(1, num_waves + 1)
+    num_at_once = max(1, COSINES_AT_ONCE // num_values)
+    sums = [
+        np.cos(np.outer(numbers[first : first + num_at_once], turns_N)) @ deviations
+        for first in range(0, num_waves, num_at_once)
+    ]
+    return float(np.mean(np.concatenate(sums) ** 2)) * 2.0 / num_values
 
 
 def choose_lag(num_windows: int, horizon_bars: int) -> int:
