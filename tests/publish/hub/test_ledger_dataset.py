@@ -429,4 +429,5 @@ def test_the_card_tells_the_record_beside_naive_and_the_best_baseline(
     ]
     assert "96 forecasts issued, 96 scored, 0 late" in card.text
     assert ISSUER.place not in card.content
+    assert f"### Volatility, {ISSUER.series.rpartition('-')[2]}" in card.text.split("one board")[1]
     compile(card.text.split("```python\n")[1].split("```")[0], "card", "exec")

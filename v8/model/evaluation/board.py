@@ -191,7 +191,7 @@ def targets_of(columns: Iterable[str]) -> list[Target]:
 
 
 @dataclass(frozen=True, eq=False)
-class _SharedLosses:
+class SharedLosses:
     """The losses of all methods in the windows of one series that all have."""
 
     series: Series
@@ -199,23 +199,26 @@ class _SharedLosses:
     by_method: Mapping[str, FloatArray]  # shape (N,), in returns
 
     def paired(self, method: str, baseline: str) -> PairedLosses:
+        """Return the losses of a method and of a baseline."""
         return PairedLosses(str(self.series), self.closes_s, self.by_method[method], self.by_method[baseline])
 
     def mean(self, method: str) -> float:
+        """Return the mean loss of a method."""
         return float(self.by_method[method].mean())
 
     def ratio(self, method: str, baseline: str) -> float | None:
+        """Return the mean loss of a method divided by a baseline's; None if that is zero."""
         return error_ratio(self.mean(method), self.mean(baseline))
 
 
 @dataclass(frozen=True, eq=False)
-class _Comparison:
+class Comparison:
     """What is compared of one target: its methods, on as many steps as all of them have."""
 
     target: Target
     best: str  # the best baseline
     num_steps: int
-    series: Sequence[_SharedLosses]
+    series: Sequence[SharedLosses]
 
 
 def score_table(forecasts: Sequence[SeriesForecasts]) -> pd.DataFrame:
@@ -224,7 +227,12 @@ def score_table(forecasts: Sequence[SeriesForecasts]) -> pd.DataFrame:
     Raises:
         ArgumentError: If the methods of a task share no window.
     """
-    rows = [row for comparison in _comparisons(forecasts) for row in _rows(comparison)]
+    return comparison_rows(_comparisons(forecasts))
+
+
+def comparison_rows(comparisons: Iterable[Comparison]) -> pd.DataFrame:
+    """Return the table of some comparisons, at least one, with p-values corrected for all of its rows."""
+    rows = [row for comparison in comparisons for row in _rows(comparison)]
     table = pd.DataFrame(rows)
     for name in ("p_value", "p_value_to_best"):
         values = [None if pd.isna(value) else value for value in table[name]]
@@ -253,7 +261,7 @@ def series_table(forecasts: Sequence[SeriesForecasts]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _comparisons(forecasts: Sequence[SeriesForecasts]) -> Iterator[_Comparison]:
+def _comparisons(forecasts: Sequence[SeriesForecasts]) -> Iterator[Comparison]:
     """Yield what is compared of each target."""
     for target in targets_of(next(iter(forecasts)).actual):
         best = reference_baseline(target.task) or NAIVE
@@ -274,7 +282,7 @@ def _comparisons(forecasts: Sequence[SeriesForecasts]) -> Iterator[_Comparison]:
                 got=f"the windows {listed(numbers)}",
                 fix="Forecast each step of the same cutoffs",
             )
-        yield _Comparison(target, best, fewest, with_windows)
+        yield Comparison(target, best, fewest, with_windows)
 
 
 def _num_windows(forecasts: Sequence[SeriesForecasts], method: str, target: Target, num_steps: int) -> int:
@@ -288,7 +296,7 @@ def _num_windows(forecasts: Sequence[SeriesForecasts], method: str, target: Targ
 
 def _shared_losses(
     forecasts: SeriesForecasts, target: Target, methods: Sequence[str], num_steps: int
-) -> _SharedLosses:
+) -> SharedLosses:
     """Compute the losses in the windows that all methods have; none where one lacks the series."""
     is_shared_N = np.full(len(forecasts.cutoff_s), fill_value=True)
     for name in methods:
@@ -300,10 +308,10 @@ def _shared_losses(
     if is_shared_N.any():
         by_method = {name: forecasts.losses(name, target, num_steps)[is_shared_N] for name in methods}
     series = forecasts.series
-    return _SharedLosses(series, forecasts.cutoff_s[is_shared_N] + series.bar_s, by_method)
+    return SharedLosses(series, forecasts.cutoff_s[is_shared_N] + series.bar_s, by_method)
 
 
-def _rows(comparison: _Comparison) -> Iterator[dict[str, Any]]:
+def _rows(comparison: Comparison) -> Iterator[dict[str, Any]]:
     """Yield the rows of a target, for each timeframe the lowest error first; p-values are not corrected."""
     for timeframe in dict.fromkeys(shared.series.timeframe for shared in comparison.series):
         series = [shared for shared in comparison.series if shared.series.timeframe == timeframe]
@@ -328,7 +336,7 @@ def _rows(comparison: _Comparison) -> Iterator[dict[str, Any]]:
 
 
 def _compared(
-    series: Sequence[_SharedLosses], method: str, baseline: str, num_steps: int, ending: str
+    series: Sequence[SharedLosses], method: str, baseline: str, num_steps: int, ending: str
 ) -> dict[str, float]:
     """Compare a method with a baseline over the series of a timeframe; NaN for what there is not."""
     ratios = [shared.ratio(method, baseline) for shared in series]
@@ -349,7 +357,7 @@ def _compared(
     return {f"{name}{ending}": np.nan if value is None else value for name, value in figures.items()}
 
 
-def _best_methods(series: Sequence[_SharedLosses], num_steps: int) -> list[str]:
+def _best_methods(series: Sequence[SharedLosses], num_steps: int) -> list[str]:
     """Return the methods that cannot be told apart from the best: the model confidence set."""
     losses = {}
     for method in series[0].by_method:

@@ -104,6 +104,15 @@ def board_tables(table: pd.DataFrame) -> Iterator[Table]:
         yield Table(shown.columns, shown.rows, f"{_title(task)}, {timeframe}: {shown.title}")
 
 
+def board_markdown(table: pd.DataFrame) -> str:
+    """Return a heading and a table in Markdown for each task and timeframe of a board."""
+    parts = []
+    for task, timeframe, rows in _groups(table):
+        shown = comparison_table(rows)
+        parts.append(f"### {_title(task)}, {timeframe}\n\n{shown.title}.\n\n{shown.markdown()}")
+    return "\n\n".join(parts)
+
+
 def comparison_table(rows: pd.DataFrame, *, is_short: bool = False) -> Table:
     """Return the rows of one task and timeframe for people; a short table has no p-values."""
     best = _method(rows["best_baseline"].iloc[0])
@@ -171,12 +180,8 @@ def methods_table(methods: pd.DataFrame) -> Table:
 
 def board_card(table: pd.DataFrame, methods: pd.DataFrame, *, is_demo: bool = False) -> str:
     """Return the card of the data set in Markdown, with the metadata that the Hub reads at its top."""
-    tables = []
-    for task, timeframe, rows in _groups(table):
-        shown = comparison_table(rows)
-        tables.append(f"### {_title(task)}, {timeframe}\n\n{shown.title}.\n\n{shown.markdown()}")
     return packaged("v8.publish.report", "board.md").format(
-        tables="\n\n".join(tables),
+        tables=board_markdown(table),
         demo=f"**{DEMO_WARNING}**\n\n" if is_demo else "",
         mark=MARK,
         methods=methods_table(methods).markdown(),

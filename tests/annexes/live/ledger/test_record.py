@@ -12,7 +12,14 @@ import pytest
 
 from v8.annexes.live.ledger.database import Ledger
 from v8.annexes.live.ledger.entries import Entry, Issuer, Score
-from v8.annexes.live.ledger.record import MIN_DAYS, Coverage, LiveRecord, live_record, merge_coverages
+from v8.annexes.live.ledger.record import (
+    MIN_DAYS,
+    Coverage,
+    LiveRecord,
+    live_board,
+    live_record,
+    merge_coverages,
+)
 from v8.base.errors import ArtifactError
 from v8.model.evaluation.significance import corrected_p_values, diebold_mariano
 
@@ -57,6 +64,23 @@ def test_errors_are_means_and_multiples_of_naive_and_of_the_best_baseline(
     assert (ohlc.best.baseline, ohlc.comparisons) == ("naive", (ohlc.naive,))
     assert (volatility.best.baseline, volatility.best.relative_mae) == ("har", 4.0)
     assert (ohlc.num_scored, ohlc.num_days, one.counts.num_scored) == (2, 1, 2)
+
+
+def test_all_forecasters_stand_on_the_board_of_the_evaluation(
+    ledger: Ledger, fill: Callable[..., None]
+) -> None:
+    losses = drawn(600, 0.5, 1.0, 2.0)
+    fill(losses)
+    fill(drawn(600, 1.2, 1.0, 2.0, seed=2), series="ETHUSDT-15m")
+    board = live_board(ledger, PLACE).set_index(["task", "method"])
+    assert list(board.loc["volatility"].index) == ["model", "naive", "har"]
+    model = board.loc[("volatility", "model")]
+    # The median over two series, of about .5 and 1.2 of naive's error.
+    of_series = [one.tasks["volatility"].naive.relative_mae for one in live_record(ledger, PLACE).series]
+    assert model["relative_mae"] == pytest.approx(np.mean(of_series))
+    assert (model["num_series"], model["num_windows"], model["win_rate"]) == (2, 1_200, 0.5)
+    assert model["low_95"] < model["relative_mae"] < model["high_95"]
+    assert list(live_board(ledger, "nowhere")) == []
 
 
 def test_coverage_is_counted_over_steps_and_columns_of_what_was_in_time(

@@ -27,7 +27,7 @@ from pyarrow import parquet
 
 from v8.annexes.live.ledger.database import Ledger
 from v8.annexes.live.ledger.entries import Entry, Score
-from v8.annexes.live.ledger.record import live_record, record_sentences, record_table
+from v8.annexes.live.ledger.record import live_board, live_record, record_sentences, record_table
 from v8.base.errors import PublishError, listed
 from v8.base.parquet import OddParquetError, longest_text, read_as
 from v8.base.storage import packaged, passing_folder, write_text
@@ -41,9 +41,11 @@ from v8.publish.hub import hub_endpoint
 from v8.publish.hub.client import check_repo_name, is_listed
 from v8.publish.hub.layout import CARD_FILE
 from v8.publish.hub.publish import Publication, RemoteRepo, RemoteState
+from v8.publish.report.board import board_markdown
 
 _DAY_FILE: Final = re.compile(r"(forecasts|scores)/[0-9]{4}-[0-9]{2}-[0-9]{2}\.parquet")
 _MAX_COPIES: Final = 8  # a published file with more than so many times the rows of ours is not read
+_BOARD_HEADING: Final = "## All forecasters on one board"
 _ISSUER_COLUMNS: Final = ("series", "profile", "profile_digest", "model_sha256", "revision", "source")
 
 
@@ -283,6 +285,7 @@ def _rows(
 def dataset_card(repo: str, ledger: Ledger, place: Path | str) -> str:
     """Write the card of a record in Markdown, with the metadata that the Hub reads at its top."""
     record = live_record(ledger, place)
+    board = live_board(ledger, place)
     counts = record.counts
     kinds = ["forecasts", "scores"] if counts.num_pending < counts.num_issued else ["forecasts"]
     configs = [f"- config_name: {kind}\n  data_files: {kind}/*.parquet" for kind in kinds]
@@ -294,6 +297,7 @@ def dataset_card(repo: str, ledger: Ledger, place: Path | str) -> str:
         repo=repo,
         models=models,
         table=record_table(record).markdown(),
+        board=f"\n{_BOARD_HEADING}\n\n{board_markdown(board)}\n" if len(board) else "",
         sentences="\n".join(f"- {sentence}" for sentence in record_sentences(record)),
     )
 

@@ -43,6 +43,8 @@ from v8.base.language import say
 from v8.base.wording import Table, number, p_value, percent, plural
 from v8.data.market.series import Series, iso
 from v8.model.baselines.baselines import NAIVE
+from v8.model.baselines.references import reference_baseline
+from v8.model.evaluation.board import Comparison, SharedLosses, Target, comparison_rows
 from v8.model.evaluation.evaluation import MODEL
 from v8.model.evaluation.metrics import MIN_WIDTH
 from v8.model.evaluation.significance import BaselineComparison, Losses, best_of, is_equal, reading_marks
@@ -379,6 +381,34 @@ def live_record(ledger: Ledger, place: Path | str, series: Sequence[str] | None 
             )
         )
     return LiveRecord(ledger.place(place), tuple(live_series), task_totals)
+
+
+def live_board(ledger: Ledger, place: Path | str) -> pd.DataFrame:
+    """Return the table of a board (`v8.Board.table`) of the scored forecasts of a place; empty without any.
+
+    A task is left out where the series of a timeframe have no forecaster in common.
+    """
+    names = ledger.series(place)
+    scored = {name: [forecasts.in_time() for forecasts in ledger.scored(place, name)] for name in names}
+    coverages: dict[str, IssuerCoverages] = dict.fromkeys(names, ())
+    comparisons = []
+    for task in TASKS:
+        by_series = _losses_by_series(scored, coverages, task)
+        if not by_series:
+            continue
+        points = [set(losses.point_means) for losses in by_series.values()]
+        methods = [
+            name for name in next(iter(by_series.values())).losses if name in set.intersection(*points)
+        ]
+        best = reference_baseline(task)
+        shared = []
+        for name, losses in by_series.items():
+            by_method = {method: losses.losses[method].to_numpy() for method in methods}
+            shared.append(SharedLosses(Series.parse(name), losses.losses.index.to_numpy(), by_method))
+        num_steps = max(losses.horizon_bars for losses in by_series.values())
+        target = Target(task, task, TASKS[task].columns)
+        comparisons.append(Comparison(target, best if best in methods else NAIVE, num_steps, shared))
+    return comparison_rows(comparisons) if comparisons else pd.DataFrame()
 
 
 def _newest_commit(by_issuer: Sequence[ScoredForecasts]) -> str | None:
