@@ -31,7 +31,7 @@ from v8.profile.profile import Profile
 from v8.publish.hub.opening import open_place
 from v8.publish.report.card import model_card
 from v8.publish.report.page import series_body
-from v8.runs.jobs import Job
+from v8.runs.jobs import ArtifactSettings, Job
 from v8.runs.local import InProcessEngine
 from v8.runs.observers import RunObserver
 from v8.runs.run_folder import RunFolder, RunRecord, read_run
@@ -69,7 +69,7 @@ def made(
                 run / name,
                 True,
                 candle_seconds=0.0,
-                has_importance=name == TEACHER_FORCED[0],
+                artifact_settings=ArtifactSettings(has_importance=name == TEACHER_FORCED[0]),
             )
             for name in TEACHER_FORCED
         ]

@@ -22,7 +22,7 @@ from v8.model.training.progress import EpochRecord
 from v8.model.training.trainer import FleetMember, Trainer, TrainingResult
 from v8.profile.profile import Profile
 from v8.runs.events import Event, Note, RunSummary, SeriesOutcome
-from v8.runs.jobs import Job
+from v8.runs.jobs import ArtifactSettings, Job
 from v8.runs.local import InProcessEngine
 from v8.runs.observers import EventCallback
 from v8.runs.stages import CHECKPOINT
@@ -126,7 +126,9 @@ def test_a_series_without_the_onnx_file_that_was_wanted_says_so_with_its_outcome
     monkeypatch.setattr("v8.forecaster.onnx_file.MAX_STEPS", -1)
     (plain,) = make_jobs(NAMES[0])
     notes: list[Event] = []
-    (outcome,) = made([replace(plain, has_onnx=True)], notes.append, 1, one_trainer)
+    (outcome,) = made(
+        [replace(plain, artifact_settings=ArtifactSettings(has_onnx=True))], notes.append, 1, one_trainer
+    )
     file = plain.folder / "model.onnx"
     assert outcome.reason is None and not file.exists()
     assert outcome.onnx_fault is not None and outcome.onnx_fault.startswith(f"{file}: forecasts as the Keras")

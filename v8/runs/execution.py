@@ -67,7 +67,7 @@ def run(
         data_dir=folder_of(source),
         tables=plan.tables,
     )
-    with RunFolder(plan.path, replace(record, is_evaluated=plan.is_evaluated)) as folder:
+    with RunFolder(plan.path, replace(record, is_evaluated=plan.artifact_settings.is_evaluated)) as folder:
         drop_notes = [_drop(series, folder) for series in plan.dropped]
         for series in plan.redone:
             folder.set_aside(series)
@@ -212,9 +212,7 @@ def make_jobs(
             dataset=dataset_of(source),
             candle_seconds=checked.read_s,
             device_settings=device_settings,
-            is_evaluated=plan.is_evaluated,
-            has_importance=plan.has_importance,
-            has_onnx=plan.has_onnx,
+            artifact_settings=plan.artifact_settings,
             initial_model=plan.initial_models.get(checked.candles.series),
         )
         for checked in ready

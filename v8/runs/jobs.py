@@ -26,6 +26,15 @@ class DeviceSettings:
 
 
 @dataclass(frozen=True)
+class ArtifactSettings:
+    """What an artefact gets beside its model, for all series of a run."""
+
+    is_evaluated: bool = True  # whether to evaluate the model on the test span
+    has_importance: bool = False  # whether to measure the importance of each kind of inputs
+    has_onnx: bool = False  # whether to write `model.onnx`, too
+
+
+@dataclass(frozen=True)
 class Job:
     """Everything a worker needs to make one artefact; it can travel between processes."""
 
@@ -36,9 +45,7 @@ class Job:
     is_publishable: bool  # false for the demo market
     candle_seconds: float  # time that reading the candles took
     device_settings: DeviceSettings = DeviceSettings()
-    is_evaluated: bool = True  # whether to evaluate the model on the test span
-    has_importance: bool = False  # whether to measure the importance of each kind of inputs
-    has_onnx: bool = False  # whether to write `model.onnx`, too
+    artifact_settings: ArtifactSettings = ArtifactSettings()
     dataset: str | None = None  # dataset of the Hub that the candles came from, `user/name`
     initial_model: Path | None = None
     """Folder of the model from whose weights training starts; None draws them at random."""

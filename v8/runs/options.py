@@ -275,6 +275,7 @@ class PreparedRun:
 
         from v8.forecaster.runtimes import require_onnx_packages  # noqa: PLC0415
         from v8.runs.engines import choose_engine  # noqa: PLC0415
+        from v8.runs.jobs import ArtifactSettings  # noqa: PLC0415
         from v8.runs.plan import make_plan  # noqa: PLC0415
         from v8.runs.run_folder import locate_run  # noqa: PLC0415 - see the top
 
@@ -298,9 +299,9 @@ class PreparedRun:
             make_plan(profile, series, path, redone),
             dropped=dropped,
             tables=options.tables,
-            is_evaluated=options.evaluate,
-            has_importance=options.importance,
-            has_onnx=options.onnx,
+            artifact_settings=ArtifactSettings(
+                is_evaluated=options.evaluate, has_importance=options.importance, has_onnx=options.onnx
+            ),
         )
         if plan.todo:
             require_covariate_files([profile], options.tables)

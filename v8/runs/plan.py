@@ -21,6 +21,7 @@ from v8.forecaster.metadata import METADATA_FILE, MODEL_FILE
 from v8.model.baselines.baselines import BASELINES
 from v8.profile.indicators import warmup_bars
 from v8.profile.profile import Profile
+from v8.runs.jobs import ArtifactSettings
 from v8.runs.machine.choices import read_measurement, write_measurement
 from v8.runs.run_folder import RUN_FILE, SeriesState, Status, read_run
 
@@ -39,9 +40,8 @@ class Plan:
     ]  # every selected series, and how far an earlier call brought it, see `Status`
     redone: tuple[Series, ...] = ()  # those whose old files are set aside first
     dropped: tuple[Series, ...] = ()  # those that are taken out of the run first
-    is_evaluated: bool = True  # whether models are evaluated on the test span
-    has_importance: bool = False  # whether to measure the importance of each kind of inputs
-    has_onnx: bool = False  # whether to write `model.onnx`, too
+    artifact_settings: ArtifactSettings = field(default_factory=ArtifactSettings)
+    """What is made of each series beside a model."""
     initial_models: Mapping[Series, Path] = field(default_factory=dict)
     """By series the folder of the model from whose weights training starts; without one they are random.
 

@@ -161,14 +161,14 @@ class SeriesInProgress:
         test_span = self._data.spans["test"]
         forecasts = model.forecast_span(test_span)
         results = _TestSpanResults(forecasts, calibration)
-        if self._job.is_evaluated:
+        if self._job.artifact_settings.is_evaluated:
             evaluation, losses = evaluate_windows(self._data, forecasts.points)
             results = replace(results, evaluation=evaluation, losses=losses)
             if self._job.profile.quantiles:
                 quantiles = evaluate_quantiles(self._data, forecasts.quantiles)
                 coverage = self._range_coverage(model, forecasts.quantiles)
                 results = replace(results, quantiles=quantiles, price_range=coverage)
-        if self._job.has_importance:
+        if self._job.artifact_settings.has_importance:
             importance = measure_importance(test_span, model.forecast_all)
             results = replace(results, importance=importance)
         return results
@@ -176,7 +176,7 @@ class SeriesInProgress:
     def _save_onnx(self, model: PublishedModel) -> str | None:
         """Write `model.onnx`, if that is wanted; where it cannot be written, note why, and return that."""
         (self._job.folder / ONNX_FILE).unlink(missing_ok=True)  # of an earlier attempt
-        if not self._job.has_onnx:
+        if not self._job.artifact_settings.has_onnx:
             return None
         from v8.forecaster.onnx_file import save_onnx_model  # noqa: PLC0415 - needs the extra `onnx`
 

@@ -477,7 +477,8 @@ class Renewal:
         serving = read_promotions(self.run)
         champions = {one_series: serving.place(str(one_series)).absolute() for one_series in series}
         has_onnx = any((folder / ONNX_FILE).exists() for folder in champions.values())
-        plan = replace(plan, has_onnx=has_onnx and has_onnx_packages())
+        settings = replace(plan.artifact_settings, has_onnx=has_onnx and has_onnx_packages())
+        plan = replace(plan, artifact_settings=settings)
         return replace(plan, initial_models=champions if self.start == "champion" else {})
 
     def renew(
