@@ -35,9 +35,8 @@ class Plan:
 
     profile: Profile  # what to train
     path: Path  # the run folder; it need not exist
-    series: Mapping[
-        Series, Status
-    ]  # every selected series, and how far an earlier call brought it, see `Status`
+    series: Mapping[Series, Status]
+    """Every selected series, and how far an earlier call brought it."""
     redone: tuple[Series, ...] = ()  # those whose old files are set aside first
     dropped: tuple[Series, ...] = ()  # those that are taken out of the run first
     artifact_settings: ArtifactSettings = field(default_factory=ArtifactSettings)

@@ -56,9 +56,8 @@ class Serving:
     """Which generation serves each series of a run."""
 
     run: Path  # the run folder; not part of the file
-    generations: Annotated[
-        Mapping[str, GenerationName], BeforeValidator(by_series), Field(alias="serving")
-    ]  # the generation per series; series that are not listed are served by the first one
+    generations: Annotated[Mapping[str, GenerationName], BeforeValidator(by_series), Field(alias="serving")]
+    """The generation per series; series that are not listed are served by the first one."""
 
     def generation_of(self, series: str) -> str:
         """Return the generation that serves a series."""

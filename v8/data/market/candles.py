@@ -129,9 +129,7 @@ class CandleReport:
     num_unsorted: int = 0  # rows that followed a newer one; all rows are sorted
     num_identical: int = _dropped("identical duplicates")  # equal to another row
     num_rounded: int = _dropped("rounded duplicates")  # equal to another row to 0.01 %, with fewer decimals
-    num_conflicting: int = _dropped(
-        "rows of contradictory duplicates"
-    )  # rows of one bar with different values: the bar becomes a gap
+    num_conflicting: int = _dropped("rows of contradictory duplicates")  # of one bar, which becomes a gap
     num_off_grid: int = _dropped("off the grid")  # open times between two bars
     num_unclosed: int = _dropped("unclosed")  # the bar is not over yet
     num_unreadable: int = _dropped("with unreadable values")  # a value is missing or not a number

@@ -97,9 +97,8 @@ class TaskScaling:
     task: str  # a key of `TASKS`
     form: TargetForm  # meaning of the network's output
     center: tuple[float, ...]  # per column, shape (C,); zeros except for `LEVEL`
-    scale: tuple[
-        float, ...
-    ]  # per column, shape (C,); one common value, which keeps the order of columns, except for `LEVEL`
+    scale: tuple[float, ...]
+    """Per column, shape (C,); one common value, which keeps the order of columns, except for `LEVEL`."""
     start: tuple[tuple[float, ...], ...]  # scaled constant forecast per step and column, shape (H, C)
     offset: tuple[tuple[float, ...], ...]  # median log ratio of actual values to naive in training, (H, C)
 

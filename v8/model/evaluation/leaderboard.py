@@ -47,9 +47,7 @@ class SeriesResult:
     series: Text  # its name, "BTCUSDT-15m"
     source: Annotated[Text, at_keys("candles", "source")]  # name of the candle source
     is_demo: Annotated[StrictBool, at_keys("is_demo_market")]  # whether the market was simulated
-    best_epoch: Annotated[
-        Count, at_keys("training", "best_epoch")
-    ]  # epoch whose weights were kept; 0: untrained
+    best_epoch: Annotated[Count, at_keys("training", "best_epoch")]  # whose weights were kept; 0: untrained
     epochs_run: Annotated[Count, at_keys("training", "epochs_run")]  # number of epochs trained
     seconds: dict[str, Seconds]  # wall time per stage, in seconds
     evaluation: Evaluation  # errors of the model and of the baselines

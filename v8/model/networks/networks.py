@@ -125,9 +125,8 @@ def has_teacher_forcing(profile: Profile) -> bool:
     """Return whether the network is trained with teacher forcing."""
     network = profile.network
     uses_teacher_forcing = isinstance(network, TeacherForcingSettings) and network.teacher_forcing > 0
-    return (
-        uses_teacher_forcing and profile.horizon_bars > 1
-    )  # the first bar is forecast from known candles alone
+    # The first bar is forecast from known candles alone.
+    return uses_teacher_forcing and profile.horizon_bars > 1
 
 
 def counterparts(network: keras.Model, other: keras.Model) -> list[int]:

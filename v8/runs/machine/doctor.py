@@ -46,9 +46,7 @@ class Findings:
     backend: Line = field(default_factory=dict)  # of `describe_backend`, empty after a crash
     matmul: dict[str, Line] = field(default_factory=dict)  # of `matmul_speed`: `all threads`, `one thread`
     steps: list[Line] = field(default_factory=list)  # of `step_speed`, in order, with their `threads`
-    workers: list[Line] = field(
-        default_factory=list
-    )  # of our float32 step in processes that run at the same time
+    workers: list[Line] = field(default_factory=list)  # of our float32 step in processes side by side
     notes: list[str] = field(default_factory=list)
 
     def rate(self, path: str, precision: str, *, is_short: bool = False, num_models: int = 1) -> float | None:

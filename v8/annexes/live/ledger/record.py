@@ -201,9 +201,7 @@ class LiveGeneration:
     """The errors of one model of a series."""
 
     issuer: Issuer  # the model
-    first_s: (
-        int | None
-    )  # close of its first forecast in the errors, seconds since the epoch; None without any
+    first_s: int | None  # close of its first forecast in the errors, epoch seconds; None without any
     last_s: int | None  # likewise of its last
     tasks: Mapping[str, LiveTask]  # per task; empty before there is a score
 

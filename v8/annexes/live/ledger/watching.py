@@ -241,9 +241,7 @@ class LedgerUpdater:
     ledger: Ledger  # open to be written
     place: str  # as the ledger names it
     notify: Callable[[str], object] = field(kw_only=True)  # gets the text of errors, one line each
-    delay_s: int = field(
-        default=0, kw_only=True
-    )  # seconds after a close from which on its candle is requested
+    delay_s: int = field(default=0, kw_only=True)  # after a close, from which on its candle is requested
     wishes: Wishes | None = field(default=None, kw_only=True)  # what goes into the outbox; None: nothing
     _states: dict[Series, _SeriesState] = field(default_factory=lambda: defaultdict(_SeriesState), init=False)
     _last_errors: dict[str, str] = field(default_factory=dict, init=False)

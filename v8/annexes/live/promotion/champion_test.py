@@ -166,10 +166,8 @@ class PromotionDecision:
     is_promoted: bool  # whether the challenger serves
     reason: str  # a clause about the challenger
     champion_test: ChampionTest | None = None  # errors of both; None if they were not compared
-    evaluated_from: str | None = (
-        None  # when the first evaluated forecast was issued, ISO 8601; None without any
-    )
-    evaluated_until: str | None = None  # when the last forecast bar closed, ISO 8601; None without any
+    evaluated_from: str | None = None  # when the first evaluated forecast was issued, ISO 8601
+    evaluated_until: str | None = None  # when the last forecast bar closed, ISO 8601
     champion_quantiles: Mapping[str, QuantileQuality] = field(default_factory=dict)  # per task
     challenger_quantiles: Mapping[str, QuantileQuality] = field(default_factory=dict)  # per task
 
