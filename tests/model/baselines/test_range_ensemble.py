@@ -26,7 +26,7 @@ from v8.model.baselines.ranges import (
     range_terms,
     resampled_bars,
 )
-from v8.profile.columns import WAVE_COLUMNS
+from v8.profile.columns import WAVE_COLUMNS, split_wave
 from v8.profile.profile import Profile, load_profile
 from v8.profile.tasks import TASKS
 
@@ -185,22 +185,36 @@ def test_a_fold_that_the_train_span_does_not_hold_four_times_is_not_fitted() -> 
             assert np.abs(forecast[task] - actual).mean() < np.abs(span.naive[task] - actual).mean()
 
 
-def test_waves_that_the_train_span_holds_are_fitted_as_ever() -> None:
-    """Of 3,000 bars of 15m the train span holds 19 days, thus no four weeks; of 1h it holds 80 days."""
-    # Two bars of 15m are half an hour, whose sine is zero at both; two of 1h are longer than the fast waves.
-    week = {name for name in WAVE_COLUMNS if name.startswith("week")}
-    fast = {f"day_{wave}_{num_waves}" for wave in ("sin", "cos") for num_waves in (24, 48)}
-    assert unfitted_waves("ETHUSDT-15m") == {*week, "day_sin_48"}
-    assert unfitted_waves("ETHUSDT-1h") == fast
-
-
-def unfitted_waves(series: str) -> set[str]:
-    """Return the waves whose coefficients are all zero in the ensemble of `frontier`."""
-    ensemble = fit_formulas(frontier_data(series, 3_000).spans["train"])
-    coefficients_XH = ensemble.path_LH[1 + ensemble.range_terms.num_ranges :]
+@pytest.mark.parametrize(
+    ("series", "num_bars", "unfitted"),
+    [
+        # The train span holds 9 days: too few for single hours.
+        ("ETHUSDT-15m", 1_500, {"fine day", "hour", "week", "fine week"}),
+        ("ETHUSDT-15m", 3_000, {"week", "fine week"}),  # 20 days
+        ("ETHUSDT-1h", 3_000, {"hour", "fine week"}),  # 80 days; a wave an hour has less than two bars
+        ("ETHUSDT-1h", 8_000, {"hour"}),  # 32 weeks
+    ],
+)
+def test_waves_that_the_train_span_can_show_are_fitted(
+    series: str, num_bars: int, unfitted: set[str]
+) -> None:
+    ensemble = fit_formulas(frontier_data(series, num_bars).spans["train"])
     assert ensemble.range_terms.waves == WAVE_COLUMNS
-    is_zero_X = np.abs(coefficients_XH).max(axis=1) < 1e-9
-    return {name for name, is_zero in zip(WAVE_COLUMNS, is_zero_X, strict=True) if is_zero}
+    coefficients_XH = ensemble.path_LH[1 + ensemble.range_terms.num_ranges :]
+    kinds: dict[bool, set[str]] = {True: set(), False: set()}
+    for name, coefficients_H in zip(WAVE_COLUMNS, coefficients_XH, strict=True):
+        if name != "day_sin_48":  # two bars of 15m are half an hour, whose sine is zero at both
+            kinds[bool(np.abs(coefficients_H).max() > 1e-9)].add(kind_of(name))
+    assert kinds[False] == unfitted
+    assert kinds[True] == {"day", "fine day", "hour", "week", "fine week"} - unfitted
+
+
+def kind_of(wave: str) -> str:
+    period, num_waves = split_wave(wave)
+    if num_waves >= 24:
+        return "hour"
+    is_fine = num_waves > {"day": 3, "week": 2}[period]
+    return f"fine {period}" if is_fine else period
 
 
 @pytest.mark.parametrize("num_days", [4, 12])

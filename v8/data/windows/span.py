@@ -42,6 +42,14 @@ LEAST_PERIODS: Final = 4
 """Number of days or weeks in a train span from which on anything is fitted to the time of day or week: with
 fewer, a single event would be mistaken for a regular pattern."""
 
+LEAST_PERIODS_OF_FINE_WAVES: Final = 16
+"""The same number for waves that tell single hours, or single days of the week, apart.
+
+With eight weeks of 15m candles the regression of ranges has higher errors with them; see
+docs/research/frontier.md.
+"""
+COARSE_WAVES: Final = {"day": 3, "week": 2}  # the most waves per period that do not
+
 
 WINDOWS_AT_ONCE: Final = 65_536
 """Windows for which numbers are computed together: what is needed on the way would take gigabytes for a
@@ -339,8 +347,9 @@ def actual_values(table: FeatureTable, task: str, rows_WH: NDArray[np.int64]) ->
 def undersampled_waves(train: Span, names: Sequence[str]) -> list[int]:
     """Return the positions, ascending, of wave columns that a train span cannot show.
 
-    Its period, day or week, is too long if the span contains it fewer than `LEAST_PERIODS` times. A wave of
-    less than two bars is too short: its values at the bars are those of a longer one, or constant.
+    Its period, day or week, is too long if the span contains it fewer than `LEAST_PERIODS` times, for fine
+    waves fewer than `LEAST_PERIODS_OF_FINE_WAVES` times. A wave of less than two bars is too short: its
+    values at the bars are those of a longer one, or constant.
     """
     bar_s = train.table.series.bar_s
     positions = []
@@ -349,7 +358,9 @@ def undersampled_waves(train: Span, names: Sequence[str]) -> list[int]:
         if plain not in WAVE_COLUMNS:
             continue
         period, num_waves = split_wave(plain)
-        is_too_long = len(train) * bar_s < LEAST_PERIODS * PERIODS_S[period]
+        is_coarse = num_waves <= COARSE_WAVES[period]
+        least_periods = LEAST_PERIODS if is_coarse else LEAST_PERIODS_OF_FINE_WAVES
+        is_too_long = len(train) * bar_s < least_periods * PERIODS_S[period]
         is_too_short = 2 * bar_s * num_waves > PERIODS_S[period]
         if is_too_long or is_too_short:
             positions.append(position)
