@@ -16,6 +16,7 @@ from v8.base.errors import ArgumentError, ArtifactError
 from v8.data.features.table import compute_table
 from v8.data.market.series import iso
 from v8.data.windows.dataset import SeriesData, prepare_series, table_columns
+from v8.model.baselines.references import reference_baseline
 from v8.model.evaluation.evaluation import evaluate_windows
 from v8.profile.profile import Profile
 from v8.profile.tasks import TASKS
@@ -105,7 +106,7 @@ def test_frames_and_models_stand_on_one_table_on_the_windows_that_all_have(
     frame.loc[frame.index[-1], "still"] = np.nan  # its last window is not whole
     methods = {"mine": Halfway(), "frame": frame}
     table = v8.evaluate(methods, trained_run.candles, profile, series=SERIES).table
-    assert set(table["method"]) == {"mine", "perfect", "still", "naive", "range_paths"}
+    assert set(table["method"]) == {"mine", "perfect", "still", "naive", reference_baseline("ohlc")}
     assert set(table["task"]) == {"close"}
     assert set(table["num_windows"]) == {len(span) - 11} and set(table["num_steps"]) == {span.horizon_bars}
     by_method = table.set_index("method")

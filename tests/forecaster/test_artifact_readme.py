@@ -151,13 +151,13 @@ def test_a_model_that_loses_is_labelled(metadata: dict[str, Any]) -> None:
     assert "| volatility | – | loses to naive |" in readme
     assert "**It loses to the naive forecast at: ohlc, volatility. Use the naive one there.**" in readme
     # Every baseline errs as naive does, the reference too.
-    assert "does better at: ohlc (range_paths), volatility (range_paths).**" in readme
+    assert "does better at: ohlc (log_har_clock), volatility (log_har_clock).**" in readme
     bands = content["evaluation"]["tasks"]["bands"]
-    bands["errors"]["range_paths"]["mae_return"]["by_step_and_column"] = [[0.006] * 2] * 3
-    bands["significance"]["range_paths"]["mean_difference"] = 0.009 - 0.006
+    bands["errors"]["log_har_clock"]["mae_return"]["by_step_and_column"] = [[0.006] * 2] * 3
+    bands["significance"]["log_har_clock"]["mean_difference"] = 0.009 - 0.006
     readme = artifact_readme(content)
-    assert "| bands | 0.900 | beats naive | range_paths | 1.500 | loses to range_paths |" in readme
-    assert "bands (range_paths), volatility (range_paths).**" in readme
+    assert "| bands | 0.900 | beats naive | log_har_clock | 1.500 | loses to log_har_clock |" in readme
+    assert "bands (log_har_clock), volatility (log_har_clock).**" in readme
     for section in content["evaluation"]["tasks"].values():
         _evaluate_anew(section, 0.01, 0.02)
     assert "It loses" not in artifact_readme(content)

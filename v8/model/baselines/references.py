@@ -13,7 +13,7 @@ def reference_baseline(task: str) -> str | None:
     """Return the name of the reference of a task; None for a task of a plug-in, which has none.
 
     >>> reference_baseline("ohlc")
-    'range_paths'
+    'log_har_clock'
     """
     return _references().get(task)
 
