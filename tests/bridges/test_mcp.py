@@ -109,6 +109,35 @@ def test_an_error_is_one_sentence_that_says_how_to_mend_it(trained_run: Any, tmp
     assert "Traceback" not in result.content[0].text
 
 
+def test_wrong_arguments_are_answered_in_our_words(tmp_path: Path) -> None:
+    (tmp_path / "tiny").mkdir()
+    answers = ModelAnswers(open_place(tmp_path / "tiny"), open_source("demo"), tmp_path / "none.sqlite")
+    server = make_server(answers, Background("demo", None, tmp_path))
+
+    async def ask(client: Client) -> list[str]:
+        calls: list[tuple[str, dict[str, Any]]] = [
+            ("forecast", {}),
+            ("forecast", {"series": 5}),
+            ("train", {"series": "BTCUSDT-15m"}),
+            ("backtest", {"series": [SERIES], "folds": "many"}),
+            ("forcast", {"series": SERIES}),
+        ]
+        results = [await client.call_tool(name, arguments) for name, arguments in calls]
+        assert all(result.is_error for result in results)
+        return [result.content[0].text for result in results]
+
+    texts = asked(server, ask)
+    assert [text.partition(":")[0] for text in texts] == [
+        "forecast, argument series",
+        "forecast, argument series",
+        "train, argument series",
+        "backtest, argument folds",
+        "the tool",
+    ]
+    for text, got in zip(texts, ["none", "5", '"BTCUSDT-15m"', '"many"', "forcast"], strict=True):
+        assert f"; got {got}. " in text and "pydantic" not in text
+
+
 @pytest.mark.tf
 def test_no_answer_and_no_error_names_a_file_of_this_machine(trained_run: Any, tmp_path: Path) -> None:
     run = tmp_path / "secret" / "tiny\x1b[31m"

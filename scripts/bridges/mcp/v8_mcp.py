@@ -58,6 +58,15 @@ INSTRUCTIONS: Final = (
     "nothing here is financial advice."
 )
 
+_RULES: Final = {
+    "missing": "is needed",
+    "string": "is a text",
+    "list": "is a list of texts",
+    "int": "is a whole number",
+    "bool": "is true or false",
+}
+"""What an argument has to be, by the first word of the kind of its fault."""
+
 MAX_ID_LETTERS: Final = 256  # of the id of a request
 MOST_LOGGED: Final = 2_000  # letters of an error on standard error
 _log: Final = logging.getLogger("v8_mcp")
@@ -174,7 +183,21 @@ def unknown_series(name: str, available: Sequence[str]) -> RequestError:
 
 
 class Server(MCPServer):
-    """Answers every message, also one that is none."""
+    """Answers every message, also one that is none, and tells errors in sentences of v8."""
+
+    async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
+        """Call a tool by name, as the class above does."""
+        names = [tool.name for tool in await self.list_tools()]
+        if name not in names:
+            raise ToolError(f"the tool: is one of {', '.join(names)}; got {shown(name, 80)}. Choose another.")
+        try:
+            return await super().call_tool(name, arguments, context)
+        except ToolError as error:
+            if isinstance(error.__cause__, ValidationError):
+                raise ToolError(_fault_of_arguments(name, error.__cause__)) from None
+            if isinstance(error.__cause__, ToolError):
+                raise error.__cause__ from None
+            raise
 
     async def run_stdio_async(self) -> None:
         """Serve standard input and output, as the class above does."""
@@ -328,6 +351,16 @@ def _add_training(server: MCPServer, background: "Background") -> None:
     def status() -> dict[str, Any]:
         """Say how far training and back-tests are, and how good the models of finished ones are."""
         return _answered(background.status)
+
+
+def _fault_of_arguments(tool: str, error: ValidationError) -> str:
+    """Return the sentence about the first argument that a tool does not take."""
+    fault = error.errors(include_url=False)[0]
+    kind = fault["type"].partition("_")[0]
+    rule = _RULES.get(kind, "is of the type that the tool's schema names")
+    got = "none" if kind == "missing" else shown(json.dumps(fault["input"], default=str), 80)
+    name = ".".join(str(part) for part in fault["loc"])
+    return f"{tool}, argument {name}: {rule}; got {got}. Its description says what to send."
 
 
 def _answered(answer: Callable[[], Answer], series: str = "the models") -> Answer:
