@@ -12,6 +12,7 @@ from v8.base.errors import DataError
 from v8.profile import formulas
 from v8.profile.columns import OHLC, OPEN_TIME, VOLUME
 from v8.profile.indicators import (
+    _FORMULAS,
     FEATURES,
     HISTORY_WEIGHT,
     Feature,
@@ -143,9 +144,16 @@ def test_every_column_has_a_sentence_with_its_unit() -> None:
     assert list(sentences) == list(FEATURES)
     for name, sentence in sentences.items():
         assert sentence.startswith(f"{name}: ")
-        assert any(unit in sentence for unit in ("quote currency", "unitless", "percent", "0 to 100")), (
-            sentence
-        )
+        units = ("quote currency", "unitless", "percent", "0 to 100")
+        named = any(unit in sentence for unit in units)
+        assert named, f"meanings.yaml: {sentence!r} must name its unit, one of {units}"
+
+
+def test_every_formula_is_a_column_or_read_by_one() -> None:
+    read = {name for feature in FEATURES.values() if feature.formula for name in feature.formula.inputs}
+    read |= {name for formula in _FORMULAS.values() for name in formula.inputs}
+    idle = {*_FORMULAS} - {*FEATURES} - read
+    assert not idle, f"give {sorted(idle)} a kind and a sentence in meanings.yaml: no profile can name them"
 
 
 def test_a_sentence_tells_the_numbers_of_its_formula() -> None:

@@ -216,12 +216,16 @@ def coverage_sentence(tested: RangeCoverage) -> str:
     num = count(tested.num_windows)
     if not tested.has_enough_windows:
         return say("How often it held on test candles is not known: only {num} checks.", num=num)
-    return say(
-        "In {num} checks on test candles it held {n} times ({share}).",
-        num=num,
-        n=count(tested.num_inside),
-        share=percent(tested.share),
-    )
+    held = count(tested.num_inside)
+    share = percent(tested.share)
+    if tested.is_too_narrow:
+        return say(
+            "In {num} checks on test candles it held only {n} times ({share}): too narrow.",
+            num=num,
+            n=held,
+            share=share,
+        )
+    return say("In {num} checks on test candles it held {n} times ({share}).", num=num, n=held, share=share)
 
 
 def error_lines(metadata: Metadata) -> list[str]:

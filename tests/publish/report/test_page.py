@@ -146,7 +146,8 @@ def test_forecasts_that_were_kept_are_shown(write, make_metadata, make_run) -> N
     issued = (SampledForecast(1, {"ohlc": candle * 2}),)
     sample = ForecastSample("BTCUSDT-15m", 900, (0, 900, 1_800, 2_700), {"ohlc": candle * 4}, issued)
     page = write(make_run(), [make_metadata()], {}, {"BTCUSDT-15m": sample})
-    assert "Newest 4 candles of the test span, times in UTC. A forecast was issued every 2 bars." in page.text
+    assert "Newest 4 candles of the test span, 1970-01-01 00:00 to " in page.text
+    assert "UTC. A forecast was issued every 2 bars." in page.text
     # On the first screen, and in the section of the series.
     charts = [json.loads(script) for script in page.scripts if script.startswith('{"time":')]
     assert [chart["candles"] for chart in charts] == [[list(*candle)] * 4] * 2

@@ -364,7 +364,7 @@ def _money_card(result: RuleResult, results: TradingResults) -> Html:
 
 def _short_table(results: Iterable[RuleResult]) -> Table:
     """Return the pooled results in lines: model, best alternative, and their difference."""
-    head = ("rule", "unit", "model", "best alternative", "its gain", *_COMPARED[:2])
+    head = ("rule", "model", "best alternative", "its gain", *_COMPARED[:2], "unit")
     rows = []
     for result in results:
         rule = TRADING_RULES[result.rule]
@@ -373,9 +373,9 @@ def _short_table(results: Iterable[RuleResult]) -> Table:
         unit = term(rule.unit)
         if rule.is_yearly:
             unit = say("{unit}, over {days}", unit=unit, days=plural(result.num_days, "day"))
-        cells = [term(rule.title), unit, gain, term(spaced(best.baseline)), gain_of_best]
+        cells = [term(rule.title), gain, term(spaced(best.baseline)), gain_of_best]
         cells.append(between(column(result.interval)) if result.interval else ABSENT)
-        rows.append([*cells, p_value(best.corrected_p_value)])
+        rows.append([*cells, p_value(best.corrected_p_value), unit])
     return Table(head, rows)
 
 

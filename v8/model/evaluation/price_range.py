@@ -7,6 +7,7 @@ soon as one of its bars does.
 Legend: N windows, H steps of the horizon, Q levels, C columns of candles, P paths.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -65,6 +66,16 @@ class RangeCoverage:
     def has_enough_windows(self) -> bool:
         """Whether there are enough windows to tell whether the range is true."""
         return self.num_windows >= ENOUGH_WINDOWS
+
+    @property
+    def standard_error(self) -> float:
+        """That of the stated share, by the binomial distribution: `sqrt(p (1 - p) / N)`."""
+        return math.sqrt(RANGE_SHARE * (1.0 - RANGE_SHARE) / self.num_windows)
+
+    @property
+    def is_too_narrow(self) -> bool:
+        """Whether it held less often than stated, beyond two standard errors, in enough windows."""
+        return self.has_enough_windows and self.share < RANGE_SHARE - 2.0 * self.standard_error
 
 
 def pooled(coverages: Iterable[RangeCoverage | None]) -> RangeCoverage | None:

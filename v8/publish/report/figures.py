@@ -292,12 +292,7 @@ def _beyond_text(beyond: Sequence[float]) -> str:
 
 def verdict_figures(rows: Sequence[LeaderboardRow]) -> list[Chart]:
     """Draw a leaderboard: the errors of each task relative to naive's, and to the best baseline's."""
-    naive = {
-        task: median(comparison.relative_mae for comparison in by_series.values()) or math.inf
-        for (task, name), by_series in compared(rows).items()
-        if name == "naive"
-    }
-    tasks = {term(TASKS[task].title): task for task in sorted(naive, key=naive.__getitem__)}
+    tasks = {term(TASKS[task].title): task for task, name in compared(rows) if name == "naive"}
     colours = {title: TASKS[task].colour for title, task in tasks.items()}
     figures = []
     for kind, title in (

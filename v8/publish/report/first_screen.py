@@ -4,12 +4,13 @@ The numbers are those of the verdicts that are stored with the series (`v8.model
 medians over the series; nothing is computed another way here.
 """
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from v8.base.errors import listed
 from v8.base.language import say, term
-from v8.base.wording import ABSENT, count, percent
+from v8.base.wording import ABSENT, count, moment, percent
+from v8.data.market.series import iso
 from v8.forecaster.series_artifact import ForecastSample
 from v8.model.baselines.baselines import BASELINES, NAIVE, called
 from v8.model.evaluation.bootstrap import ErrorInterval
@@ -26,6 +27,7 @@ from v8.publish.report.verdict import (
     best_baselines_in_words,
     best_in_words,
     scope_of,
+    source_in_words,
     titled,
 )
 
@@ -49,12 +51,26 @@ def first_screen(
         "v8.publish.report",
         "opening.html",
         scope=scope_of(rows),
+        candles_of=_candles_of(rows),
         cards=join(task_cards(rows, intervals or {})),
         price_range=_price_range(rows),
         candles=_candles(rows, sample, others) if sample else "",
         charts=join(plot(chart, chart.title) for chart in figures.verdict_figures(rows)),
         tasks=facts((titled(task), term(TASKS[task].sentence)) for task in TASKS if task in compared_tasks),
         alpha=percent(ALPHA, 0),
+    )
+
+
+def _candles_of(rows: Sequence[LeaderboardRow]) -> str:
+    """Say whose candles were evaluated, and from when to when."""
+    spans = [row.split["test"] for row in rows if "test" in row.split]
+    if not spans:
+        return ""
+    return say(
+        "Candles: {source}, test spans from {first} to {last}.",
+        source=listed(sorted({source_in_words(row.source) for row in rows})),
+        first=min(span["first_open"] for span in spans)[:10],
+        last=max(span["last_open"] for span in spans)[:10],
     )
 
 
@@ -189,15 +205,15 @@ def _price_range(rows: Sequence[LeaderboardRow]) -> Html:
 def _range_verdict(coverage: RangeCoverage) -> tuple[str, str]:
     """Compare a share of windows with the stated one: in words, and the CSS class for it.
 
-    They differ clearly beyond two standard errors of the binomial distribution, `sqrt(p (1 - p) / N)`.
+    They differ clearly beyond two standard errors.
     """
     if not coverage.has_enough_windows:
         return say("too few windows to tell"), "unclear"
-    standard_error = math.sqrt(RANGE_SHARE * (1.0 - RANGE_SHARE) / coverage.num_windows)
-    difference = coverage.share - RANGE_SHARE
-    if abs(difference) <= 2.0 * standard_error:
-        return say("about as often as stated"), "unclear"
-    return (say("too narrow here"), "worse") if difference < 0 else (say("wider than needed here"), "unclear")
+    if coverage.is_too_narrow:
+        return say("too narrow here"), "worse"
+    if coverage.share > RANGE_SHARE + 2.0 * coverage.standard_error:
+        return say("wider than needed here"), "unclear"
+    return say("about as often as stated"), "unclear"
 
 
 def sample_note(sample: ForecastSample) -> str:
@@ -205,8 +221,11 @@ def sample_note(sample: ForecastSample) -> str:
     num_steps = len(next(iter(sample.issued[0].values.values())))
     every = say("every bar") if num_steps == 1 else say("every {num} bars", num=num_steps)
     note = say(
-        "Newest {num} candles of the test span, times in UTC. A forecast was issued {every}.",
+        "Newest {num} candles of the test span, {first} to {last} UTC. A forecast was issued {every}. "
+        "A flat line is an honest forecast of a close, which moves almost at random.",
         num=len(sample.open_time_s),
+        first=moment(iso(sample.open_time_s[0])),
+        last=moment(iso(sample.open_time_s[-1])),
         every=every,
     )
     names = interval_names(sample.levels)

@@ -115,7 +115,7 @@ class RelativeError:
     @property
     def certainty(self) -> str:
         """The 95 % interval of the difference, and how many series have the lower error; empty if unknown."""
-        if self.interval is None:
+        if self.interval is None or self.interval.low == self.interval.high == 1.0:  # the same forecast
             return ""
         low = signed_pct(self.interval.low)
         high = signed_pct(self.interval.high)
@@ -192,6 +192,12 @@ def verdict(
         else:
             verdicts[task] = TaskVerdict(task, error)
     return [scope_of(rows), *best_first(verdicts.values())]
+
+
+def is_tested(rows: Iterable[LeaderboardRow]) -> bool:
+    """Return whether any difference of any series was tested."""
+    verdicts = [of_task for row in rows for of_task in row.tasks.values()]
+    return any(comparison.outcome != UNKNOWN for of_task in verdicts for comparison in of_task.comparisons)
 
 
 def verdict_in_brief(row: LeaderboardRow | None) -> tuple[str, str]:

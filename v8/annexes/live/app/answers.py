@@ -23,8 +23,8 @@ from v8.data.market.series import Series, iso, series_advice
 from v8.model.evaluation.significance import BaselineComparison
 from v8.profile.columns import OPEN_TIME
 
-_PATH: Final = re.compile(r"(?<![\w:/])(?!https?://)\S*[/\\]\S*")
-"""A word with a slash that does not begin an address."""
+_PATH: Final = re.compile(r"(?<![\w:/])(?!https?://|windows/s\b)\S*[/\\]\S*")
+"""A word with a slash that does not begin an address, and is not the unit of speed."""
 _SPAN_KEYS: Final = ("first_open", "last_open", "num_windows")
 MAX_ROWS: Final = 999_999  # largest value of `?limit=`
 _LIMIT: Final = re.compile("[1-9][0-9]{0,5}")
@@ -186,7 +186,11 @@ def public_error_json(error: Exception, series: str) -> dict[str, Any]:
 
 
 def without_paths(text: str) -> str:
-    """Return a text without paths of this machine, for anybody to read."""
+    """Return a text without paths of this machine, for anybody to read.
+
+    >>> without_paths("error in runs/a/windows/s"), without_paths("epoch 1 of 9, 8,657 windows/s")
+    ('error in (a file)', 'epoch 1 of 9, 8,657 windows/s')
+    """
     return _PATH.sub("(a file)", with_parameters(text))
 
 

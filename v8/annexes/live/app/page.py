@@ -47,7 +47,7 @@ from v8.profile.tasks import TASKS, is_share
 from v8.publish.report.first_screen import row_of_cards, task_card, task_cards
 from v8.publish.report.markup import DEMO_WARNING, Html, element, facts, filled, folded, join, shown_table
 from v8.publish.report.page import marked
-from v8.publish.report.verdict import RelativeError, TaskVerdict, titled, verdict
+from v8.publish.report.verdict import RelativeError, TaskVerdict, is_tested, titled, verdict
 
 _RUN_LABEL: Final = "run "  # begins the label of a run folder, see `ModelSource`
 _TABLE_COLUMNS: Final = (CLOSE, LOW, HIGH, TOTAL_RANGE, VOLATILITY)
@@ -104,6 +104,13 @@ def overview_page(
 
 def _scope(snapshot: ModelSnapshot, profiles: Sequence[str]) -> str:
     """Say how many series there are, and whose models; a profile of the run's own name is left out."""
+    sentence = _models_of(snapshot, profiles)
+    if is_tested(snapshot.rows):
+        return sentence
+    return f"{sentence} {say('No model is tested: the test spans hold too few windows.')}"
+
+
+def _models_of(snapshot: ModelSnapshot, profiles: Sequence[str]) -> str:
     place = _place_in_words(snapshot.label)
     total = len(snapshot.metadata)
     if [_run_name(snapshot.label)] == [*profiles]:
@@ -485,7 +492,8 @@ class ForecastView:
         name = element("i", say("volatility ahead"), " ")
         yield element("span", name, volatility, class_="volatility")
         row = self._snapshot.row_of.get(str(self._series))
-        yield verdict_chip(row, " ".join(self._verdict_sentences()))
+        if is_tested(self._snapshot.rows):
+            yield verdict_chip(row, " ".join(self._verdict_sentences()))
         if self._age_warning():
             yield element("span", say("old model"), class_="chip old-model", title=self._age_text())
 
@@ -542,7 +550,7 @@ class ForecastView:
             usual = ""
             if numbers.percentile is not None:
                 usual = say(
-                    "Higher than {share} % of the time in the last {days} days.",
+                    "In the last {days} days it was lower {share} % of the time.",
                     share=numbers.percentile,
                     days=MONTH_DAYS,
                 )
