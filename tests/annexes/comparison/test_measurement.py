@@ -341,3 +341,17 @@ def test_each_repeat_starts_with_another_profile(make_profile: Callable[..., Pro
     profiles = [make_profile(name=name) for name in "abc"]
     orders = ["".join(profile.name for profile in profile_order(profiles, repeat)) for repeat in (1, 2, 3, 4)]
     assert orders == ["abc", "bca", "cab", "abc"]
+
+
+@pytest.mark.nightly
+@pytest.mark.process
+def test_profiles_are_compared_over_folds_on_the_windows_that_all_share(place: Path) -> None:
+    folds = [*words(place, "plain", "wide", out="folds"), "--epochs", "1", "--folds", "2"]
+    compared = call(place, folds, COLUMNS="200")
+    assert compared.returncode == 0, compared.stderr
+    table = compared.stdout.split("2 profiles over 2 folds")[1]
+    for name in ("plain", "wide"):
+        pools = [line for line in table.splitlines() if line.startswith(f"{name} ") and "all folds" in line]
+        assert len(pools) == 3  # a line a task, each with the interval or a dash
+        assert (place / "folds" / name / "backtest.html").is_file()
+    assert "windows that all share" in compared.stdout

@@ -188,6 +188,11 @@ def test_the_numbers_that_the_page_on_evaluation_works_out_by_hand_are_right() -
     assert (line.slope, line.intercept) == pytest.approx((0.3, 0.95))
     scores = interval_scores(np.array([1.2, 1.5]), np.full(2, 0.8), np.full(2, 1.4), 0.9)
     np.testing.assert_allclose(scores, [0.6, 2.6])
+    # Twice the mean pinball loss of three quantiles is the CRPS.
+    levels = np.array([0.05, 0.5, 0.95])
+    pinball_losses = pinball(np, 1.2 - np.array([0.8, 1.0, 1.4]), levels)
+    np.testing.assert_allclose(pinball_losses, [0.02, 0.10, 0.01])
+    assert 2 * pinball_losses.mean() == pytest.approx(0.0867, abs=5e-5)
     # Ten actual ranges, of which one, five and four lie in the three bins of two quantiles.
     ranges = np.array([0.1] + [0.5] * 5 + [0.9] * 4)
     quantiles = np.tile([0.25, 0.75], (10, 1))
