@@ -14,7 +14,7 @@ from v8.base.terminal import print_all_lines, print_json, print_lines, print_tab
 from v8.base.wording import Table
 from v8.cli.shared import settle_process
 from v8.profile.profile import Profile
-from v8.runs.engines import place
+from v8.runs.engines import local_placement
 from v8.runs.machine.doctor import examine, report_of
 
 COLUMNS: Final = yaml.safe_load(packaged("v8.cli", "doctor.yaml"))
@@ -32,7 +32,7 @@ def run_doctor(profile: Profile, seconds: float, *, is_json: bool) -> int:
 
     def count_workers() -> int:
         settle_process("cpu")  # from here on each process has one thread
-        return place("cpu", "auto", "1").num_workers
+        return local_placement("auto", "1", "cpu").num_workers
 
     findings = examine(profile, seconds, count_workers, notice=notice)
     report = report_of(findings, profile, time.monotonic() - started)

@@ -58,9 +58,9 @@ def choose_engine(
         _check_address(address, kind)
     choose_device(device, is_elsewhere=kind.is_elsewhere)
     if kind.is_elsewhere:
-        placement = choose_shares(workers, fleet_size, device, address)
+        placement = remote_placement(workers, fleet_size, device, address)
     else:
-        placement = place(device, workers, fleet_size)
+        placement = local_placement(workers, fleet_size, device)
     return kind.open(placement)
 
 
@@ -120,8 +120,8 @@ def where_work_is() -> tuple[bool, str]:
     return is_visible, hardware.proved_device() if is_visible else "none visible"
 
 
-def place(device: str, workers: str, fleet_size: str) -> Placement:
-    """Decide where the work goes. The device is one of `DEVICES`, already checked."""
+def local_placement(workers: str, fleet_size: str, device: str) -> Placement:
+    """Turn flags into a placement on this machine, or raise ProfileError; the device is checked already."""
     may_have_gpu = hardware.may_be_gpu(device)
     num_cores = hardware.num_usable_cores()
     gpus = hardware.visible_gpus() if may_have_gpu else ()
@@ -165,10 +165,10 @@ def choose_placement(
     return Placement(num_workers, 1, is_measured=wanted_workers is None and num_workers > 1)
 
 
-def choose_shares(workers: str, fleet_size: str, device: str, address: str | None) -> Placement:
+def remote_placement(workers: str, fleet_size: str, device: str, address: str | None) -> Placement:
     """Turn flags into a placement on machines that are only known later, or raise ProfileError.
 
-    >>> choose_shares("2", "auto", "cpu", None)
+    >>> remote_placement("2", "auto", "cpu", None)
     Placement(num_workers=2, fleet_size=None, is_measured=False, gpus=(), device='cpu', address=None)
     """
     num_workers = _number_or_auto("param:workers", workers, unit="processes")

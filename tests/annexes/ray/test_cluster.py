@@ -17,7 +17,7 @@ from v8.annexes.ray import cluster
 from v8.base.errors import ProfileError, StorageError, V8Error
 from v8.data.market.series import Series
 from v8.data.market.sources.demo import DemoSource
-from v8.runs.engines import choose_shares
+from v8.runs.engines import remote_placement
 from v8.runs.events import Event, Note, SeriesOutcome, SeriesStarted
 from v8.runs.jobs import Job
 from v8.runs.observers import EventCallback
@@ -116,7 +116,7 @@ def carried_out(
 ) -> tuple[dict[str, str | None], list[Event]]:
     """Let the toy do jobs; return each series' reason of failure, and all that was told."""
     told: list[Event] = []
-    placement = choose_shares(workers, fleet_size, device, None)
+    placement = remote_placement(workers, fleet_size, device, None)
     tasks = cluster._Tasks(ray, placement, jobs, EventCallback(told.append), Path("/nowhere/sign"))
     ended: list[SeriesOutcome] = []
     while tasks.has_unfinished:

@@ -148,11 +148,11 @@ def compare_run_folders(runs: Sequence[Path], options: ComparisonOptions, comman
 
 def _place(device: str, fleet_size: str) -> "Placement":
     """Decide where the profiles are trained."""
-    from v8.runs.engines import choose_device, place  # noqa: PLC0415 - see the top
+    from v8.runs.engines import choose_device, local_placement  # noqa: PLC0415 - see the top
 
     if device != "gpu":  # only the measuring processes look for a GPU; this one would keep it from them
         choose_device(device)
-    return place(device, "auto", fleet_size)
+    return local_placement("auto", fleet_size, device)
 
 
 def _num_workers(placement: "Placement") -> int:

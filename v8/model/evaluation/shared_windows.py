@@ -21,15 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from v8.base.errors import ArtifactError
-from v8.data.market.series import Series
 from v8.model.baselines.baselines import NAIVE
 from v8.model.evaluation.evaluation import MODEL
 from v8.model.evaluation.fold_losses import Cell
 
 SAME_SHARE: Final = 1e-3
 """Share by which errors of naive on the same windows may differ: candles of other files differ by more."""
-
-_CellKey = tuple[int, Series]  # fold and series
 
 
 @dataclass(frozen=True)
