@@ -13,6 +13,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from numpy_batches import span_batches
 
 import v8
 from v8.base.errors import ArgumentError, DataError
@@ -40,7 +41,7 @@ def test_a_span_holds_the_windows_and_targets_of_training(
     span: str, trained_run: Any, profile: Profile
 ) -> None:
     data = prepare_series(compute_table(trained_run.candles, table_columns(profile)), profile)
-    (expected,) = FleetWindows([data]).span_batches(span, data.num_windows(span))
+    (expected,) = span_batches(FleetWindows([data]), span, data.num_windows(span))
     x, y = read(v8.windows(trained_run.candles.to_frame(), profile, span=span, series="BTCUSDT-15m"))
     if span == "train":  # shuffled: compare in time order, which targets tell
         ours, theirs = (np.lexsort(each.reshape(len(each), -1).T) for each in (x, expected.x_BMTF[:, 0]))

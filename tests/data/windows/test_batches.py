@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy_batches import span_batches, training_batches
 
 from v8.data.features.table import FeatureTable
 from v8.data.windows.batches import (
@@ -30,7 +31,7 @@ def test_a_batch_holds_the_rows_its_anchors_name(
     make_data: Callable[..., SeriesData], make_profile: Callable[..., Profile]
 ) -> None:
     data = make_data(make_profile())
-    batch = next(FleetWindows([data]).span_batches("validation", 4))
+    batch = next(span_batches(FleetWindows([data]), "validation", 4))
     close = data.profile.features.index("close")
     mask = data.scaling.anchored_mask()
     for place, anchor in enumerate(data.anchors["validation"][:4]):
@@ -48,7 +49,7 @@ def test_an_epoch_visits_every_window_once_and_epochs_differ(
 ) -> None:
     data = make_data(make_profile())
     steps = num_batches(data.num_windows("train"), 16)
-    batches = list(FleetWindows([data]).training_batches([7], first_epochs=[1], num_epochs=2))
+    batches = list(training_batches(FleetWindows([data]), [7], first_epochs=[1], num_epochs=2))
     assert len(batches) == 2 * steps
     epochs = []
     for part in (batches[:steps], batches[steps:]):
@@ -66,8 +67,8 @@ def test_g12_a_later_epoch_has_the_same_order_whether_or_not_the_earlier_ones_we
 ) -> None:
     data = make_data(make_profile())
     steps = num_batches(data.num_windows("train"), 16)
-    whole = list(FleetWindows([data]).training_batches([7], first_epochs=[1], num_epochs=3))[2 * steps :]
-    resumed = list(FleetWindows([data]).training_batches([7], first_epochs=[3], num_epochs=1))
+    whole = list(training_batches(FleetWindows([data]), [7], first_epochs=[1], num_epochs=3))[2 * steps :]
+    resumed = list(training_batches(FleetWindows([data]), [7], first_epochs=[3], num_epochs=1))
     for first, second in zip(whole, resumed, strict=True):
         np.testing.assert_array_equal(np.asarray(first.x_BMTF), np.asarray(second.x_BMTF))
 
@@ -98,10 +99,10 @@ def test_a_fleet_s_batches_are_those_of_its_members_side_by_side(
 ) -> None:
     profile = make_profile()
     fleet = [make_data(profile), make_data(profile, series="ETHUSDT-1h", num_bars=500)]
-    together = list(FleetWindows(fleet).training_batches([1, 2], first_epochs=[1, 4], num_epochs=1))
+    together = list(training_batches(FleetWindows(fleet), [1, 2], first_epochs=[1, 4], num_epochs=1))
     for model, (seed, first) in enumerate([(1, 1), (2, 4)]):
         alone = list(
-            FleetWindows([fleet[model]]).training_batches([seed], first_epochs=[first], num_epochs=1)
+            training_batches(FleetWindows([fleet[model]]), [seed], first_epochs=[first], num_epochs=1)
         )
         for one, other in zip(alone, together, strict=False):
             weight = np.asarray(one.weight_BM)[:, 0] == 1
@@ -125,7 +126,7 @@ def test_windows_weigh_what_their_series_says(
     )
     assert (expected == 0).sum() == is_real.size - sum(data.num_windows("validation") for data in fleet)
     assert len(np.unique(expected)) > 50
-    found = [batch.weight_BM for batch in FleetWindows(fleet).span_batches("validation", 32)]
+    found = [batch.weight_BM for batch in span_batches(FleetWindows(fleet), "validation", 32)]
     np.testing.assert_array_equal(np.stack(found), expected)
 
 
@@ -168,9 +169,10 @@ sys.path[:0] = [{tests!r}, {tests!r} + "/parts"]
 from conftest import tiny_profile, demo_table
 from v8.data.windows.dataset import prepare_series
 from v8.data.windows.batches import FleetWindows
+from numpy_batches import training_batches
 profile = tiny_profile(lookback_bars={lookback}, newest_bars=6000)
 data = prepare_series(demo_table(profile), profile)
-batches = FleetWindows([data]).training_batches([1], first_epochs=[1], num_epochs=1)
+batches = training_batches(FleetWindows([data]), [1], first_epochs=[1], num_epochs=1)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 total = sum(float(np.asarray(batch.x_BMTF)[0, 0, 0, 0]) for batch in batches)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
@@ -203,7 +205,7 @@ def test_g7_no_window_holds_a_row_it_is_asked_for(
     for column in changed.values():
         column[anchor + 1 :] *= 1.5
     other = prepare_series(change_table(table, **changed), profile)
-    first, second = (next(FleetWindows([each]).span_batches("validation", 1)) for each in (data, other))
+    first, second = (next(span_batches(FleetWindows([each]), "validation", 1)) for each in (data, other))
     np.testing.assert_array_equal(np.asarray(first.x_BMTF), np.asarray(second.x_BMTF))
     assert not np.array_equal(np.asarray(first.y_BMHC["ohlc"]), np.asarray(second.y_BMHC["ohlc"]))
 

@@ -13,6 +13,7 @@ import keras
 import numpy as np
 import pytest
 from float32_steps import assert_same_forecasts
+from numpy_batches import span_batches
 from scaled_units import restore_targets
 
 from v8.data.windows.batches import FleetWindows
@@ -51,7 +52,7 @@ def test_prices_equal_the_scaled_network_s_restored_by_hand(
     network = wild_network(data.profile)
     span = first_windows(data, 32)
     served = build_serving(data.profile, data.scaling, network)[0](span.raw_windows())
-    scaled = network(next(FleetWindows([data]).span_batches("test", 32)).x_BMTF[:, 0])
+    scaled = network(next(span_batches(FleetWindows([data]), "test", 32)).x_BMTF[:, 0])
     restored = restore_targets(
         data.scaling, span, {task: np.asarray(scaled[task])[: len(span)] for task in data.profile.tasks}
     )
@@ -73,7 +74,7 @@ def test_ranged_prices_are_the_naive_ones_moved_by_recent_ranges(
     span = first_windows(data, 32)
     windows = span.raw_windows()
     served = build_serving(data.profile, data.scaling, network)[0](windows)
-    scaled = network(next(FleetWindows([data]).span_batches("test", 32)).x_BMTF[:, 0])
+    scaled = network(next(span_batches(FleetWindows([data]), "test", 32)).x_BMTF[:, 0])
     reference = span.naive
     last = windows[:, -1, 3].astype(np.float64)
     range_W = windows[:, -1, data.profile.features.index("recent_range")].astype(np.float64)

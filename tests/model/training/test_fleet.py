@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 from float32_steps import assert_within_steps
+from numpy_batches import span_batches, training_batches
 from trained_alone import fit
 
 from v8.base.errors import DivergedError
@@ -36,7 +37,7 @@ class Windows(keras.utils.PyDataset):  # type: ignore[misc]
     def __init__(self, data: SeriesData, seed: int) -> None:
         super().__init__()
         last = data.profile.training.epochs
-        batches = FleetWindows([data]).training_batches([seed], first_epochs=[1], num_epochs=last)
+        batches = training_batches(FleetWindows([data]), [seed], first_epochs=[1], num_epochs=last)
         self._batches = [plain(batch) for batch in batches]
         # Keras looks at two batches and ends an epoch before the first one.
         self._num, self._epoch = len(self._batches) // last, -1
@@ -89,7 +90,7 @@ def serial_fit(network: keras.Model, data: SeriesData, seed: int) -> dict[str, l
     for variable in network.optimizer.variables:
         variable.assign(np.zeros(variable.shape))
     network.optimizer.learning_rate = data.profile.training.learning_rate
-    (validation,) = FleetWindows([data]).span_batches("validation", data.num_windows("validation"))
+    (validation,) = span_batches(FleetWindows([data]), "validation", data.num_windows("validation"))
     x, y = plain(validation)
     untrained = network.evaluate(x, y, batch_size=64, verbose=0, return_dict=True)["loss"]
     history = network.fit(
@@ -219,9 +220,9 @@ def weighted_losses(data: SeriesData, seed: int, *, is_eager: bool = False) -> l
     )
     windows = FleetWindows([data])
     losses = []
-    (validation,) = windows.span_batches("validation", data.num_windows("validation"))
+    (validation,) = span_batches(windows, "validation", data.num_windows("validation"))
     for epoch in range(1, training.epochs + 1):
-        for batch in windows.training_batches([seed], first_epochs=[epoch], num_epochs=1):
+        for batch in training_batches(windows, [seed], first_epochs=[epoch], num_epochs=1):
             network.train_on_batch(*weighted(batch))
         network.reset_metrics()
         losses.append(network.test_on_batch(*weighted(validation), return_dict=True)["loss"])

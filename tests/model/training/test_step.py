@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from fleets import fleet_of
 from float32_steps import assert_within_steps
+from numpy_batches import training_batches
 
 from v8.data.windows.batches import Batch, FleetWindows, num_batches
 from v8.data.windows.dataset import SeriesData
@@ -27,8 +28,8 @@ def batches_of(fleet: list[SeriesData], num: int) -> list[Batch]:
     size = fleet[0].profile.training.windows_per_step
     steps = max(num_batches(data.num_windows("train"), size) for data in fleet)
     first = [1] * len(fleet)
-    batches = FleetWindows(fleet).training_batches(
-        range(len(fleet)), first_epochs=first, num_epochs=-(-num // steps)
+    batches = training_batches(
+        FleetWindows(fleet), range(len(fleet)), first_epochs=first, num_epochs=-(-num // steps)
     )
     return [next(batches) for _ in range(num)]
 

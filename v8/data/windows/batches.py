@@ -12,9 +12,9 @@ The indices of an epoch take kilobytes. The tables that they refer to are copied
 Shape legend: N rows, S batches, B batch, M model, T lookback, F features, H horizon, C columns of a task.
 """
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import count
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -200,25 +200,6 @@ class FleetWindows:
     def span_indices(self, span: str, batch_size: int) -> Indices:
         """Return the indices (S, B, M), int32, of one pass over a span of every series, in time order."""
         return batched_indices([data.anchors[span] for data in self._series_data], batch_size)
-
-    def training_batches(
-        self, seeds: Sequence[int], *, first_epochs: Sequence[int], num_epochs: int
-    ) -> Generator[Batch]:
-        """Yield the training batches of some epochs as NumPy arrays, for inspection and tests.
-
-        Each epoch has as many batches as the series with the most train windows needs.
-        """
-        for indices_SBM in islice(self.epochs(seeds, first_epochs), num_epochs):
-            yield from self._batches(indices_SBM)
-
-    def span_batches(self, span: str, batch_size: int) -> Generator[Batch]:
-        """Yield one pass over a span of every series, in time order, as NumPy arrays."""
-        yield from self._batches(self.span_indices(span, batch_size))
-
-    def _batches(self, indices_SBM: Indices) -> Generator[Batch]:
-        tables = self.tables()
-        for indices_BM in indices_SBM:
-            yield gathered(np, tables, indices_BM)
 
     def _stacked(self, arrays: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
         """Stack arrays of different lengths, padded with zeros: shape (M, N, ...)."""
