@@ -4,8 +4,9 @@ A saved board is a data set: everyone who has it can compute its numbers again, 
 beside those that are there, without candles and without models.
 """
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -30,8 +31,8 @@ SCORES_FILE: Final = "scores.csv"
 METHODS_FILE: Final = "methods.csv"
 CARD_FILE: Final = "README.md"
 
-_DEMO_KEY: Final = "v8_is_demo"
-"""Key of the metadata of the Parquet file: "1" where the market was simulated."""
+_ORIGIN_KEY: Final = "v8_board"
+"""Key of the metadata of the Parquet file, for a `BoardOrigin` in JSON."""
 
 _FACTS: Final = ("kind", "trained_until", "licence", "could_know_candles")
 
@@ -83,6 +84,14 @@ def _wrong_fact(name: str, rule: str, got: str) -> ArgumentError:
     return ArgumentError(where=f"v8.evaluate, about={name}", rule=rule, got=got, fix=fix)
 
 
+@dataclass(frozen=True)
+class BoardOrigin:
+    """What the forecasts of a board do not say; it is stored in the metadata of their file."""
+
+    best: Mapping[str, str]  # the best baseline by task
+    is_demo: bool  # whether the market was simulated
+
+
 class Board(PublicNames):
     """Forecasts of several methods for the same candles, with the naive forecast and the best baseline.
 
@@ -94,11 +103,11 @@ class Board(PublicNames):
     """
 
     def __init__(
-        self, by_series: Sequence[SeriesForecasts], described: Mapping[str, Method], *, is_demo: bool = False
+        self, by_series: Sequence[SeriesForecasts], described: Mapping[str, Method], origin: BoardOrigin
     ) -> None:
         self._by_series = by_series
         self._described = described
-        self._is_demo = is_demo  # whether the market was simulated
+        self._origin = origin
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -114,12 +123,12 @@ class Board(PublicNames):
         * `best_baseline`, and the same compared with it: `relative_mae_to_best`, `low_95_to_best` and so on.
         * `is_among_best`: whether it cannot be told apart from the best method (model confidence set).
         """
-        return score_table(self._by_series)
+        return score_table(self._by_series, self._origin.best)
 
     @cached_property
     def scores(self) -> pd.DataFrame:
         """A row for each series, task and method: `mae`, `relative_mae`, `relative_mae_to_best`."""
-        return series_table(self._by_series)
+        return series_table(self._by_series, self._origin.best)
 
     @property
     def forecasts(self) -> pd.DataFrame:
@@ -185,7 +194,7 @@ class Board(PublicNames):
             added = in_windows(rows, {columns[0]: name}, each)
             by_series.append(replace(each, methods={**each.methods, **added}))
         method = Method("forecasts of another program").with_facts(name, about or {})
-        board = Board(by_series, {**self._described, name: method}, is_demo=self._is_demo)
+        board = Board(by_series, {**self._described, name: method}, self._origin)
         if name not in {*board.table["method"]}:
             rule = "forecasts all columns of a task of the board in some window"
             fix = "Board.forecasts has the windows and columns"
@@ -207,7 +216,7 @@ class Board(PublicNames):
 
         def write_parquet(file: Path) -> None:
             content = pa.Table.from_pandas(self.forecasts, preserve_index=False)
-            notes = {FORECASTS_KEY: "1", _DEMO_KEY: str(int(self._is_demo))}
+            notes = {FORECASTS_KEY: "1", _ORIGIN_KEY: json.dumps(asdict(self._origin))}
             content = content.replace_schema_metadata({**content.schema.metadata, **notes})
             parquet.write_table(content, file, compression="zstd")
 
@@ -215,10 +224,11 @@ class Board(PublicNames):
         tables = {TABLE_FILE: self.table, SCORES_FILE: self.scores, METHODS_FILE: self.methods.reset_index()}
         for name, table in tables.items():
             write_text(place / name, frame_csv(table))
-        write_text(place / CARD_FILE, board_card(self.table, self.methods, is_demo=self._is_demo))
+        write_text(place / CARD_FILE, board_card(self.table, self.methods, is_demo=self._origin.is_demo))
         with language():
             write_text(
-                place / PAGE_FILE, board_page(self.table, self.scores, self.methods, is_demo=self._is_demo)
+                place / PAGE_FILE,
+                board_page(self.table, self.scores, self.methods, is_demo=self._origin.is_demo),
             )
         return [place / name for name in (PAGE_FILE, CARD_FILE, FORECASTS_FILE, *tables)]
 
@@ -233,7 +243,7 @@ class Board(PublicNames):
         place = Path(folder)
         try:
             content = parquet.read_table(place / FORECASTS_FILE)
-            is_demo = content.schema.metadata.get(_DEMO_KEY.encode()) == b"1"
+            origin = BoardOrigin(**json.loads(content.schema.metadata[_ORIGIN_KEY.encode()]))
             frame = content.to_pandas()
             facts = pd.read_csv(place / METHODS_FILE, index_col="method", keep_default_na=False, dtype=str)
             by_series = [
@@ -247,7 +257,7 @@ class Board(PublicNames):
                 got=f"{type(error).__name__}: {error}"[:200],
                 fix="Save the board again",
             ) from error
-        return cls(by_series, described, is_demo=is_demo)
+        return cls(by_series, described, origin)
 
     def __repr__(self) -> str:
         table = self.table

@@ -17,7 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from v8.api.arguments import checked_argument, in_python, series_list
-from v8.api.board import Board, Method
+from v8.api.board import Board, BoardOrigin, Method
 from v8.api.forecaster import UNNAMED, joined_candles
 from v8.api.runs import Run, source_of, train
 from v8.api.windows import span_dataset
@@ -124,7 +124,8 @@ def evaluate(
                 of_series[method] = of_series.get(method, {}) | by_column
                 methods[method] = entrant.note(windows.data).later(methods.get(method))
         by_series.append(_series_forecasts(windows, of_series))
-    board = Board(by_series, _with_facts(methods, about or {}), is_demo=market.is_demo)
+    origin = BoardOrigin({task: reference_baseline(task) or NAIVE for task in loaded.tasks}, market.is_demo)
+    board = Board(by_series, _with_facts(methods, about or {}), origin)
     absent = sorted({*names} - {*board.table["method"]})
     if absent:
         rule = "forecasts all columns of a task, or the column that is evaluated, in some window"

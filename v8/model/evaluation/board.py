@@ -24,7 +24,6 @@ from v8.base.arrays import FloatArray
 from v8.base.errors import ArgumentError, listed
 from v8.data.market.series import Series
 from v8.model.baselines.baselines import NAIVE
-from v8.model.baselines.references import reference_baseline
 from v8.model.evaluation.bootstrap import PairedLosses, error_interval
 from v8.model.evaluation.field_measures import confidence_set, confidence_set_p_values, sampled_means
 from v8.model.evaluation.fold_losses import differences_by_close
@@ -221,13 +220,13 @@ class Comparison:
     series: Sequence[SharedLosses]
 
 
-def score_table(forecasts: Sequence[SeriesForecasts]) -> pd.DataFrame:
-    """Return the table of a board, see `Board.table`.
+def score_table(forecasts: Sequence[SeriesForecasts], best: Mapping[str, str]) -> pd.DataFrame:
+    """Return the table of a board, see `Board.table`; `best` are the best baselines by task.
 
     Raises:
         ArgumentError: If the methods of a task share no window.
     """
-    return comparison_rows(_comparisons(forecasts))
+    return comparison_rows(_comparisons(forecasts, best))
 
 
 def comparison_rows(comparisons: Iterable[Comparison]) -> pd.DataFrame:
@@ -240,10 +239,10 @@ def comparison_rows(comparisons: Iterable[Comparison]) -> pd.DataFrame:
     return table
 
 
-def series_table(forecasts: Sequence[SeriesForecasts]) -> pd.DataFrame:
-    """Return a row for each series, task and method, see `Board.scores`."""
+def series_table(forecasts: Sequence[SeriesForecasts], best: Mapping[str, str]) -> pd.DataFrame:
+    """Return a row for each series, task and method, see `Board.scores`; `best` as for `score_table`."""
     rows = []
-    for comparison in _comparisons(forecasts):
+    for comparison in _comparisons(forecasts, best):
         for shared in comparison.series:
             for method in shared.by_method:
                 rows.append(
@@ -261,10 +260,9 @@ def series_table(forecasts: Sequence[SeriesForecasts]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _comparisons(forecasts: Sequence[SeriesForecasts]) -> Iterator[Comparison]:
+def _comparisons(forecasts: Sequence[SeriesForecasts], best: Mapping[str, str]) -> Iterator[Comparison]:
     """Yield what is compared of each target."""
     for target in targets_of(next(iter(forecasts)).actual):
-        best = reference_baseline(target.task) or NAIVE
         names = dict.fromkeys(name for each in forecasts for name in each.methods)
         num_steps = {}
         for name in names:
@@ -282,7 +280,7 @@ def _comparisons(forecasts: Sequence[SeriesForecasts]) -> Iterator[Comparison]:
                 got=f"the windows {listed(numbers)}",
                 fix="Forecast each step of the same cutoffs",
             )
-        yield Comparison(target, best, fewest, with_windows)
+        yield Comparison(target, best[target.task], fewest, with_windows)
 
 
 def _num_windows(forecasts: Sequence[SeriesForecasts], method: str, target: Target, num_steps: int) -> int:
