@@ -8,7 +8,7 @@ import pandas as pd
 from v8.base.language import say, term
 from v8.base.storage import packaged
 from v8.base.wording import ABSENT, Table, between, number, p_value, spaced
-from v8.model.baselines.baselines import NAIVE
+from v8.model.baselines.baselines import BASELINES, NAIVE
 from v8.profile.tasks import TASKS
 from v8.publish.report.figures import Dot, change_pct, spread_figure
 from v8.publish.report.markup import DEMO_WARNING, Html, document, element, folded, plot, shown_table
@@ -94,7 +94,8 @@ def board_sentences(table: pd.DataFrame) -> Iterator[str]:
 
 
 def _method(name: str) -> str:
-    return term(name) if name == NAIVE else spaced(name)
+    """Write the name of a method: of a baseline as elsewhere, of anything else as it is."""
+    return term(spaced(name)) if name in BASELINES else name
 
 
 def board_tables(table: pd.DataFrame) -> Iterator[Table]:
