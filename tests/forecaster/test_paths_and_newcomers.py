@@ -26,7 +26,7 @@ from v8.data.windows.dataset import prepare_series, table_columns
 from v8.forecaster.forecaster import Forecaster, checked_candles
 from v8.forecaster.metadata import read_metadata
 from v8.forecaster.pooled import PooledForecaster
-from v8.model.baselines.ranges import drawn_paths, fit_ensemble
+from v8.model.baselines.ranges import drawn_paths, fit_formulas
 from v8.profile.profile import Profile
 from v8.publish.hub.opening import open_place
 from v8.publish.report.card import model_card
@@ -163,7 +163,7 @@ def test_paths_are_made_of_the_train_span_and_of_known_candles_alone(
         )
         data = prepare_series(table, made.profile)
         assert data.anchors["train"][-1] + made.profile.horizon_bars < len(table) - 100
-        resampled.append(fit_ensemble(data.spans["train"]).resampled_PHC)
+        resampled.append(fit_formulas(data.spans["train"]).resampled_PHC)
     np.testing.assert_array_equal(*resampled)
 
 
