@@ -16,6 +16,7 @@ from v8.base.errors import ArgumentError, ArtifactError
 from v8.data.features.table import compute_table
 from v8.data.market.series import iso
 from v8.data.windows.dataset import SeriesData, prepare_series, table_columns
+from v8.model.baselines.baselines import BASELINES, Baseline
 from v8.model.baselines.references import reference_baseline
 from v8.model.evaluation.evaluation import evaluate_windows
 from v8.profile.profile import Profile
@@ -235,3 +236,20 @@ def test_what_one_method_lacks_is_left_out_for_all(trained_run: Any, profile: Pr
     with pytest.raises(ArgumentError) as error:
         v8.evaluate({"run": trained_run.path}, early, profile, series=SERIES)
     assert "0 windows of run" in error.value.got
+
+
+@pytest.mark.tf
+@pytest.mark.usefixtures("unloaded")
+def test_until_when_a_plug_in_was_trained_is_unknown_until_somebody_says(
+    trained_run: Any, profile: Profile
+) -> None:
+    def fit(train: Any, scaling: Any) -> Any:
+        return lambda span: {"ohlc": 1.001 * span.naive["ohlc"]}
+
+    BASELINES.register(Baseline("foreign", "A model of others.", "a toy of this test", fit))
+    board = v8.evaluate({"theirs": "foreign", "ewma": "ewma"}, trained_run.candles, profile)
+    assert set(board.table.loc[board.table["method"] == "theirs", "task"]) == {"ohlc"}
+    assert board.methods.loc["theirs", ["trained_until", "could_know_candles"]].tolist() == ["", "unknown"]
+    about = {"theirs": {"trained_until": "2000-01-01", "licence": "apache-2.0"}}
+    told = v8.evaluate({"theirs": "foreign"}, trained_run.candles, profile, about=about)
+    assert told.methods.loc["theirs"].tolist()[1:] == ["2000-01-01T00:00:00Z", "apache-2.0", "no"]

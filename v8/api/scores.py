@@ -360,6 +360,8 @@ class _OfBaseline:
         return {self.name: windows.of_tasks({task: by_task[task] for task in self.tasks if task in by_task})}
 
     def note(self, data: SeriesData) -> Method:
+        if BASELINES[self.baseline].brief is None:  # a plug-in may hold a model that others have trained
+            return Method("baseline of a plug-in")
         train_span = data.spans["train"]
         last_row = int(train_span.anchors[-1]) + train_span.horizon_bars
         return Method("baseline", int(data.table.open_time_s[last_row]) + data.series.bar_s)
