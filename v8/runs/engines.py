@@ -230,6 +230,7 @@ class LocalEngine(Engine):
         if not self._placement.is_measured or most <= 1:
             return most
         num_workers = measured_workers(self._placement.num_workers, most)
-        text = f"Workers: {num_workers} of at most {most}, measured (param:workers sets another number)."
+        number = f"{num_workers} of at most {most}, measured (param:workers sets another number)"
+        text = f"Workers: {number}. Each starts TensorFlow first, which takes some seconds."
         observer.on_event(Note(with_parameters(text)))
         return num_workers
