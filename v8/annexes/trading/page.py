@@ -324,7 +324,7 @@ def _trading_content(results: TradingResults) -> Iterator[Html]:
     yield row_of_cards(_money_card(result, results) for result in money)
     yield element("div", *_plots(results), class_="charts")
     yield folded(say("The same in sentences"), *(element("p", sentence) for sentence in sentences(results)))
-    yield shown_table(_short_table([*money, *scores]), class_="wrapped")
+    yield shown_table(_short_table([*money, *scores]), class_="wrapped figures")
     tables = [shown_table(table, class_="wrapped figures") for table in rules_tables(results.pooled)]
     yield folded(say("Every number of each rule"), *tables)
     yield folded(
@@ -412,15 +412,22 @@ def _curves(earned: pd.DataFrame, shown: Container[str]) -> Chart:
         days[place] = date
     styles: dict[str, Json] = {}
     for position, name in enumerate(earned):
-        styles[str(name)] = {"color": LINES[position % len(LINES)], "width": 2}
-    styles[MODEL] = {"color": "$blue", "width": 3.5}
+        styles[str(name)] = {"color": LINES[position % len(LINES)], "width": 3.5}
+    styles[MODEL] = {"color": "$blue", "width": 2}  # on top of what it may equal, which stays visible
     lines = []
     for name, style in styles.items():
         values: list[float | None] = [None] * len(days)
         for place, value in zip(places, earned[name], strict=True):
             values[place] = float(value)
         lines.append(
-            line(term(spaced(name)), days, values, style, visible=True if name in shown else "legendonly")
+            line(
+                term(spaced(name)),
+                days,
+                values,
+                style,
+                visible=True if name in shown else "legendonly",
+                zorder=int(name == MODEL),
+            )
         )
     starts = _apart([0, *(seam + 1 for seam in seams)], len(days) / _MOST_TICKS)
     # The year above the day, so that a phone has room for the dates of short spans.

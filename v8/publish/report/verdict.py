@@ -221,7 +221,7 @@ def verdict_in_brief(row: LeaderboardRow | None) -> tuple[str, str]:
     if num_higher:
         return say("worse than a baseline: {n} of {num} tasks", n=num_higher, num=num), "worse"
     if set(outcomes) <= {UNKNOWN}:
-        return say("not tested: too few windows"), "untested"
+        return say("not tested: too few windows"), "unknown"
     return say("not clearly better than baseline"), "untested"
 
 

@@ -373,8 +373,8 @@ def test_the_overview_has_a_tile_a_series_the_wildest_first_in_one_answer(served
         change = 100 * (known.iloc[at] / known.iloc[at - day] - 1)
         sign, size = re.search(r'class="change (?:gain|loss)"><i>24 h </i>(.)([\d.]+) %<', tile).groups()
         assert float(f"{'-' if sign == '−' else ''}{size}") == pytest.approx(change, abs=0.006)
-        # No model of the tiny run is tested: the page says so once.
-        assert (tile.count("<svg"), tile.count('class="chip ')) == (1, 0)
+        # No model of the tiny run is tested: the page says so once, and shows no chip in tiles.
+        assert (tile.count("<svg"), tile.count('class="chip unknown"')) == (1, 1)
     assert overview.count("No model is tested") == 1
     assert "As of 2024-12-31 18:00 UTC." in served.get("/part").text
     assert len(served.get("/").body) < 14_000

@@ -36,8 +36,8 @@ def compared(ratio: float, p_value: float | None, baseline: str = "har") -> Base
         ([(1.1, 0.01), (0.8, 0.2)], "worse|worse than a baseline: 1 of 2 tasks"),
         ([(1.1, 0.01), (0.8, 0.01)], "mixed|tasks better than baselines: 1, worse: 1"),
         ([(0.9, 0.06), (1.1, None)], "untested|not clearly better than baseline"),
-        ([(0.9, None)], "untested|not tested: too few windows"),
-        ([], "untested|not tested: too few windows"),
+        ([(0.9, None)], "unknown|not tested: too few windows"),
+        ([], "unknown|not tested: too few windows"),
     ],
 )
 def test_a_chip_counts_the_stored_verdicts(best: list[tuple[float, float | None]], text: str) -> None:

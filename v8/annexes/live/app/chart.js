@@ -185,7 +185,9 @@ class SeriesChart {
 
   showNewest() {
     const end = this.times.length + this.timesAhead.length;
-    const num = Math.min(end, Math.max(this.box.clientWidth > 600 ? 60 : 30, 6 * this.timesAhead.length));
+    // On a phone the forecast takes a third of the width.
+    const [least, multiple] = this.box.clientWidth > 600 ? [60, 6] : [30, 3];
+    const num = Math.min(end, Math.max(least, multiple * this.timesAhead.length));
     this.chart.timeScale().setVisibleLogicalRange({ from: end - num, to: end });
   }
 

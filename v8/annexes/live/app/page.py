@@ -492,8 +492,7 @@ class ForecastView:
         name = element("i", say("volatility ahead"), " ")
         yield element("span", name, volatility, class_="volatility")
         row = self._snapshot.row_of.get(str(self._series))
-        if is_tested(self._snapshot.rows):
-            yield verdict_chip(row, " ".join(self._verdict_sentences()))
+        yield verdict_chip(row, " ".join(self._verdict_sentences()))
         if self._age_warning():
             yield element("span", say("old model"), class_="chip old-model", title=self._age_text())
 
