@@ -4,6 +4,7 @@ Legend: N rows or values, P terms, K pairs of terms, M targets.
 """
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -43,13 +44,22 @@ def least_absolute_errors(x_NP: FloatArray, y_NM: FloatArray) -> FloatArray:
     # Contiguous rows are processed several times as fast as columns. The matrix of products of two terms is
     # symmetric, so only its upper triangle (K pairs) is computed.
     x_PN = np.ascontiguousarray(x_NP.T)
-    first, second = np.triu_indices(len(x_PN))
+    first, second, _ = _pairs(len(x_PN))
     products_KN = x_PN[first] * x_PN[second]
     fitted_MP = [
         _fit_targets(x_PN, products_KN, np.ascontiguousarray(y_NM[:, start : start + TARGETS_AT_ONCE].T))
         for start in range(0, max(y_NM.shape[1], 1), TARGETS_AT_ONCE)
     ]
     return np.concatenate(fitted_MP).T.astype(np.float64)
+
+
+@cache
+def _pairs(num_terms: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the two terms of each product, (K,), and the number of the product of every two, (P, P)."""
+    first, second = np.triu_indices(num_terms)
+    number_PP = np.zeros((num_terms, num_terms), np.int64)
+    number_PP[first, second] = np.arange(len(first))
+    return first, second, np.maximum(number_PP, number_PP.T)
 
 
 def _fit_targets(x_PN: FloatArray, products_KN: FloatArray, y_MN: FloatArray) -> NDArray[Any]:
@@ -61,10 +71,7 @@ def _fit_targets(x_PN: FloatArray, products_KN: FloatArray, y_MN: FloatArray) ->
         y_MN: Targets.
     """
     num_terms = len(x_PN)
-    # Of every two terms the number of their product.
-    pair_PP = np.zeros((num_terms, num_terms), np.int64)
-    pair_PP[np.triu_indices(num_terms)] = np.arange(len(products_KN))
-    pair_PP = np.maximum(pair_PP, pair_PP.T)
+    pair_PP = _pairs(num_terms)[2]
     median_M1 = np.median(np.abs(y_MN), axis=1, keepdims=True)
     mean_M1 = np.mean(np.abs(y_MN), axis=1, keepdims=True)
     # The typical size of a target; the mean if more than half of them are zero, 1 if all are.

@@ -82,14 +82,15 @@ def fit_log_har_clock(train: Span) -> Callable[[Span], dict[str, FloatArray]]:
     """
     floor, logs_NH = ranges.floored_logs(train)
     terms = ranges.RangeTerms(RANGE_BARS, waves=WAVE_COLUMNS)
-    fitted_LH = ranges.fit_with_waves(train, terms, terms.terms(train, floor), logs_NH)
+    train_terms_NL = terms.terms(train, floor)
+    fitted_LH = ranges.fit_with_waves(train, terms, train_terms_NL, logs_NH)
     smallest = float(np.log(floor))
     largest = float(logs_NH.max())
 
-    def forecast_ranges(span: Span) -> FloatArray:
+    def moved_by(span: Span, terms_NL: FloatArray) -> ranges.Terms:
         is_moving_N1 = (span.mean_range(RANGE_BARS[-1]) > 0)[:, None]  # a flat market stays flat
-        ranges_NH = np.exp(np.clip(terms.terms(span, floor) @ fitted_LH, smallest, largest))
-        return np.asarray(ranges_NH * is_moving_N1)
+        ranges_NH = np.exp(np.clip(terms_NL @ fitted_LH, smallest, largest))
+        return ranges.by_step(span, ranges_NH * is_moving_N1)
 
-    moves = ranges.fit_moves(train, ranges.by_step(train, forecast_ranges(train)))
-    return lambda span: ranges.move_by(span, moves, ranges.by_step(span, forecast_ranges(span)))
+    moves = ranges.fit_moves(train, moved_by(train, train_terms_NL))
+    return lambda span: ranges.move_by(span, moves, moved_by(span, terms.terms(span, floor)))
