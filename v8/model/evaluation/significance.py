@@ -39,6 +39,7 @@ Legend: N windows.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from statistics import median
 from typing import Annotated, Any, Final, Literal
 
@@ -358,14 +359,21 @@ def slow_variance(deviations: NDArray[np.float64], num_waves: int) -> float:
         num_waves: Number of coefficients.
     """
     num_values = len(deviations)
-    turns_N = np.pi * (np.arange(num_values) + 0.5) / num_values
-    numbers = np.arange(1, num_waves + 1)
     num_at_once = max(1, COSINES_AT_ONCE // num_values)
     sums = [
-        np.cos(np.outer(numbers[first : first + num_at_once], turns_N)) @ deviations
+        _waves(num_values, first, min(first + num_at_once, num_waves)) @ deviations
         for first in range(0, num_waves, num_at_once)
     ]
     return float(np.mean(np.concatenate(sums) ** 2)) * 2.0 / num_values
+
+
+@lru_cache(maxsize=1)
+def _waves(num_values: int, first: int, stop: int) -> NDArray[np.float64]:
+    """Return cosine waves `first` + 1 to `stop`, (stop - first, N), which all tests of a span share."""
+    turns_N = np.pi * (np.arange(num_values) + 0.5) / num_values
+    waves = np.cos(np.outer(np.arange(first + 1, stop + 1), turns_N))
+    waves.setflags(write=False)
+    return waves
 
 
 def choose_lag(num_windows: int, horizon_bars: int) -> int:
