@@ -67,7 +67,8 @@ def test_whoever_asks_for_garch_without_arch_is_told_how_to_get_it(
 
 
 def test_the_clock_learns_at_which_quarters_of_the_hour_bars_are_long(make_market_span) -> None:
-    series = make_market_span(num_train=1_000, num_windows=500, tasks=("ohlc", "range"))
+    # 20 days of 96 bars: waves of an hour are fitted from 16 days on.
+    series = make_market_span(num_train=2_000, num_windows=500, tasks=("ohlc", "range"))
     is_full_hour = series.test.table.open_time_s % 3_600 == 0
 
     def longer_at_full_hours(name: str, values: np.ndarray) -> np.ndarray:
