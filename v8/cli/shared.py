@@ -106,9 +106,12 @@ def language_words(lang: Language | None) -> list[str]:
     return ["--lang", lang] if lang else []
 
 
-def this_command() -> str:
-    """Return the command line of this process, ready to be pasted."""
-    return command(*sys.argv[1:])
+def this_command(secret_address: str | None = None) -> str:
+    """Return the command line of this process, ready to be pasted, with URL for an address with a secret."""
+    words = sys.argv[1:]
+    if secret_address:
+        words = [word.replace(secret_address, "URL") for word in words]
+    return command(*words)
 
 
 def some_series(sentence: str) -> Any:

@@ -79,7 +79,14 @@ def forecast(
     find_models = partial(ServingModels, place, names, revision=revision, is_offline=offline, runtime=runtime)
     open_source = partial(cli.open_candles, source, data_dir)
     exit_code = forecast_into_ledger(
-        place, find_models, ledger, open_source, receiver=receiver, wishes=wishes, is_for_ever=every
+        place,
+        find_models,
+        ledger,
+        open_source,
+        receiver=receiver,
+        wishes=wishes,
+        is_for_ever=every,
+        continue_command=cli.this_command(secret_address=post),
     )
     raise Exit(exit_code)
 

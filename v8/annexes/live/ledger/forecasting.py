@@ -1,6 +1,5 @@
 """What the command `forecast` does and prints; it continues where it was interrupted."""
 
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -32,6 +31,7 @@ def forecast_into_ledger(
     receiver: MessageReceiver | None,
     wishes: Wishes,
     is_for_ever: bool,
+    continue_command: str,
 ) -> int:
     """Write the forecasts of a place's models into a ledger, print a summary, and return the exit code.
 
@@ -43,11 +43,9 @@ def forecast_into_ledger(
         receiver: Gets messages about what happens; None without one.
         wishes: What it gets of the forecasts.
         is_for_ever: Whether to continue at every close until the process ends.
+        continue_command: What the user is told to call after an interruption.
     """
-    words = sys.argv[1:]
-    if receiver:
-        words = [word.replace(receiver.url, "URL") for word in words]  # the address may hold a secret
-    set_exit_message(f"interrupted: {ledger_file} is whole. Continue with: {command(*words)}")
+    set_exit_message(f"interrupted: {ledger_file} is whole. Continue with: {continue_command}")
     settle_process()
     with quiet_start():
         models = find_models()  # first: no file is made if there are no models

@@ -65,7 +65,6 @@ class Message:
 class MessageReceiver(Protocol):
     """Takes messages, one or several together."""
 
-    url: str  # the address, which may be secret
     host: str  # who it is, for messages
     most_together: int  # messages of one call of `deliver`
 
