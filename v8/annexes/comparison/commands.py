@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 from typer import Argument, Exit, echo
 
-from v8.annexes.comparison.board import is_board, make_board
 from v8.annexes.comparison.comparing import (
     FinishedComparison,
     PreparedComparison,
@@ -40,6 +39,8 @@ def compare_profiles(
     """
     names = (*options.profiles, *(more_profiles or ()))
     options = options.model_copy(update={"profiles": names})
+    from v8.annexes.comparison.board import is_board, make_board
+
     if is_board(names):
         cli.settle_process(options.device)
         _print_board(make_board(options), options.out)

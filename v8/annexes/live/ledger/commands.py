@@ -1,8 +1,9 @@
 """The commands `forecast` and `track`: their flags, and what they refuse before any work."""
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Exit, Option
 
@@ -11,6 +12,9 @@ from v8.base.errors import ProfileError
 from v8.base.net import report_waiting
 from v8.cli import shared as cli
 from v8.runs.options import contradiction
+
+if TYPE_CHECKING:
+    from v8.annexes.live.limits import Limit
 
 LedgerOption = Annotated[Path, Option(metavar="FILE", help="The database of forecasts; made if missing.")]
 
@@ -61,9 +65,7 @@ def forecast(
 
         receiver = open_receiver(post)
 
-    from v8.annexes.live.limits import Limit
-
-    limits = tuple(Limit.parse(text) for text in alert or ())
+    limits = _limits(alert or ())
 
     if not cli.open_candles(source, data_dir, tables, cli.opening(place, runtime)).is_publishable:
         got = "a simulated market, which has none"
@@ -89,6 +91,15 @@ def forecast(
         continue_command=cli.this_command(secret_address=post),
     )
     raise Exit(exit_code)
+
+
+def _limits(texts: Sequence[str]) -> "tuple[Limit, ...]":
+    """Read the values of `--alert`; without any nothing heavy is imported."""
+    if not texts:
+        return ()
+    from v8.annexes.live.limits import Limit
+
+    return tuple(Limit.parse(text) for text in texts)
 
 
 def track(
