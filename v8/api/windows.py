@@ -63,7 +63,7 @@ def windows(
     >>> train = v8.windows(candles, "frontier")
     >>> window, targets = train.element_spec
     >>> window.shape.as_list(), {task: each.shape[-1] for task, each in targets.items()}
-    ([None, 20, 48], {'ohlc': 4, 'bands': 2, 'volatility': 1, 'range': 2})
+    ([None, 20, 74], {'ohlc': 4, 'bands': 2, 'volatility': 1, 'range': 2})
     """
     if span not in SPANS:
         rule = f"is one of {', '.join(SPANS)}"
