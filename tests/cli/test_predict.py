@@ -68,7 +68,7 @@ def test_all_forms_print_the_same_forecast(trained_run: Any, forecast: pd.DataFr
     printed = call(*files(trained_run, "--bars", "700", "--format", "csv"))
     content = json.loads(call(*files(trained_run, "--bars", "700", "--format", "json")).stdout)
     table = call(*files(trained_run, "--bars", "700"))
-    require_narrow(table.stdout, "01-01 00:00  ")
+    require_narrow(table.stdout, "01-01 00:00 ")
     read = list(DictReader(io.StringIO(printed.stdout)))
     numbers = [[float(row[name]) for name in forecast.columns] for row in read]
     np.testing.assert_array_equal(numbers, forecast.to_numpy())
@@ -86,12 +86,12 @@ def test_all_forms_print_the_same_forecast(trained_run: Any, forecast: pd.DataFr
         "last_open": "2024-12-31T23:45:00Z",
         "closed_at": "2025-01-01T00:00:00Z",
     }
-    assert "\nopens, UTC  " in table.stdout
+    assert "\nopens, UTC " in table.stdout
     num_decimals = price_decimals(trained_run.candles.values[:, :4])
     for name, values in forecast.items():
         for value in values:
             is_share = name == "volatility"
-            written = f"{100 * value:.2f} %" if is_share else f"  {value:,.{num_decimals}f}"
+            written = f"{100 * value:.2f} %" if is_share else f" {value:,.{num_decimals}f}"
             assert written in table.stdout
     quality = "Error on its test span as a multiple of the naive forecast's: ohlc "
     assert quality in table.stdout

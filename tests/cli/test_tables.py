@@ -41,7 +41,7 @@ def test_every_cell_stands_whole_beside_the_name_of_its_row(
     printed = capsys.readouterr().out
     require_narrow(printed)
     for name, *cells in table.rows:
-        mine = " ".join(line for line in printed.splitlines() if line.startswith(f"{name}  "))
+        mine = " ".join(line for line in printed.splitlines() if line.startswith(f"{name} "))
         assert mine.replace(str(name), "").split() == " ".join(map(str, cells)).split()
 
 

@@ -57,7 +57,7 @@ def test_only_the_newest_format_is_read(
         assert file.read_bytes() == older
 
 
-@pytest.mark.parametrize(("key", "newest"), [("evaluation", 7), ("quantiles", 4)])
+@pytest.mark.parametrize(("key", "newest"), [("evaluation", 7), ("quantiles", 5)])
 def test_only_evaluations_of_the_newest_format_are_read(run: Path, key: str, newest: int) -> None:
     content = json.loads((run / SERIES / "metadata.json").read_text())
     assert content[key]["format"] == newest
