@@ -7,14 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from v8.api.forecaster import publish_folder
 from v8.api.progress import ProgressLines, counts
 from v8.base.child import send_message
 from v8.base.errors import DataError, V8Error
 from v8.base.interruption import set_exit_message, watch_interrupts
 from v8.model.evaluation.leaderboard import LeaderboardRow
-from v8.publish.hub.client import HubRetryPolicy
-from v8.publish.hub.staging import check_publishing
 from v8.publish.report.outputs import ReportWriter
 from v8.publish.report.verdict import headline_intervals, verdict
 from v8.runs.events import RunSummary
@@ -66,8 +63,11 @@ def train(options: RunOptions) -> TrainedRun:
     watch_interrupts()
     prepared = PreparedRun.from_options(options)
     path = prepared.plan.path
-    retries = HubRetryPolicy(report=send_message)
     if options.publish:
+        from v8.publish.hub.client import HubRetryPolicy  # noqa: PLC0415 - it reads the Hub's address
+        from v8.publish.hub.staging import check_publishing  # noqa: PLC0415
+
+        retries = HubRetryPolicy(report=send_message)
         check_publishing(options.publish, prepared.source, retries)
     finished = carry_out(prepared, [ProgressLines(send_message)])
     summary = finished.summary
@@ -86,6 +86,8 @@ def train(options: RunOptions) -> TrainedRun:
     if options.publish and summary.failures:
         send_message("Not published, because some series failed.")
     elif options.publish:
+        from v8.api.forecaster import publish_folder  # noqa: PLC0415 - it reads the Hub's address
+
         send_message(f"Published: {publish_folder(path, options.publish, retries=retries)}")
     refused = {
         str(failure.series): str(failure.reason)
