@@ -49,7 +49,7 @@ def worth(
 
         * `rule`, `series`, `unit` (of the gains), `best_other` (the best alternative), `outcome`: text.
         * `days`: days of the test spans, int64.
-        * `model`, `naive`, `ewma`, `har`, `range_paths`, `buy and hold`, `market order`,
+        * `model`, `naive`, `ewma`, `har`, `log_har_clock`, `range_paths`, `buy and hold`, `market order`,
           `perfect_foresight`: the gain of a day, float; NaN where a rule has no such forecaster.
         * `difference_low_95`, `difference_high_95`: interval of the model's gain minus that of the best
           alternative, of this row alone, in the same unit; NaN where there are too few days.

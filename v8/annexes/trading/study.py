@@ -47,7 +47,7 @@ from v8.profile.columns import BAR_RANGE, CLOSE, OHLC, TASK_OHLC, TASK_RANGE
 from v8.profile.quantile_levels import intervals, nominal
 from v8.profile.tasks import OHLC_TASK, RANGE_TASK, RANGE_TO_VARIANCE
 
-FORMULAS: Final = ("ewma", "har", "range_paths")
+FORMULAS: Final = ("ewma", "har", "log_har_clock", "range_paths")
 """Baselines that forecast ranges; they are compared with the model and `NAIVE`."""
 
 NUM_CHECKED: Final = 4  # windows of a span that are forecast again
