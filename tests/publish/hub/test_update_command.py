@@ -39,6 +39,7 @@ from v8.base.storage import digest_file, write_json
 from v8.cli.app import app
 from v8.data.market.series import Series
 from v8.data.market.sources.source import open_source
+from v8.model.baselines.references import reference_baseline
 from v8.model.evaluation import significance
 from v8.profile.profile import load_profile
 from v8.publish.hub.publish import publish
@@ -373,7 +374,7 @@ def test_age_is_counted_in_candles_behind_the_newest_try(copied: Drilled) -> Non
 def test_a_model_decays_when_it_errs_more_than_its_test_span_promised(copied: Drilled) -> None:
     is_stale, why = looked(copied, StalenessRule("decay"))  # its weights are hurt, its evaluation is not
     assert is_stale
-    assert "times range_paths" in why and "over 248 forecasts" in why
+    assert f"times {reference_baseline('ohlc')}" in why and "over 248 forecasts" in why
     shutil.copytree(challenger_of(copied), copied.run / BTC, dirs_exist_ok=True)
     candles = json.loads((copied.run / BTC / "metadata.json").read_text())["candles"]
     change(copied.run / BTC, candles=candles | {"last_open": "2025-01-01T23:45:00+00:00"})
