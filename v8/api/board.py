@@ -22,7 +22,15 @@ from v8.base.own_files import FORECASTS_KEY, is_own
 from v8.base.storage import write_text, write_with
 from v8.base.wording import frame_csv
 from v8.data.market.series import iso
-from v8.model.evaluation.board import KEYS, SeriesForecasts, in_windows, score_table, series_table
+from v8.model.evaluation.board import (
+    KEYS,
+    Comparison,
+    SeriesForecasts,
+    compare,
+    comparison_rows,
+    in_windows,
+    series_rows,
+)
 from v8.publish.report.board import PAGE_FILE, board_card, board_page
 
 FORECASTS_FILE: Final = "forecasts.parquet"
@@ -110,6 +118,10 @@ class Board(PublicNames):
         self._origin = origin
 
     @cached_property
+    def _comparisons(self) -> list[Comparison]:
+        return list(compare(self._by_series, self._origin.best))
+
+    @cached_property
     def table(self) -> pd.DataFrame:
         """A row for each task, timeframe and method, the lowest error first.
 
@@ -123,12 +135,12 @@ class Board(PublicNames):
         * `best_baseline`, and the same compared with it: `relative_mae_to_best`, `low_95_to_best` and so on.
         * `is_among_best`: whether it cannot be told apart from the best method (model confidence set).
         """
-        return score_table(self._by_series, self._origin.best)
+        return comparison_rows(self._comparisons)
 
     @cached_property
     def scores(self) -> pd.DataFrame:
         """A row for each series, task and method: `mae`, `relative_mae`, `relative_mae_to_best`."""
-        return series_table(self._by_series, self._origin.best)
+        return series_rows(self._comparisons)
 
     @property
     def forecasts(self) -> pd.DataFrame:

@@ -220,17 +220,8 @@ class Comparison:
     series: Sequence[SharedLosses]
 
 
-def score_table(forecasts: Sequence[SeriesForecasts], best: Mapping[str, str]) -> pd.DataFrame:
-    """Return the table of a board, see `Board.table`; `best` are the best baselines by task.
-
-    Raises:
-        ArgumentError: If the methods of a task share no window.
-    """
-    return comparison_rows(_comparisons(forecasts, best))
-
-
 def comparison_rows(comparisons: Iterable[Comparison]) -> pd.DataFrame:
-    """Return the table of some comparisons, at least one, with p-values corrected for all of its rows."""
+    """Return `Board.table` of some comparisons, at least one, with p-values corrected for all of its rows."""
     rows = [row for comparison in comparisons for row in _rows(comparison)]
     table = pd.DataFrame(rows)
     for name in ("p_value", "p_value_to_best"):
@@ -239,10 +230,10 @@ def comparison_rows(comparisons: Iterable[Comparison]) -> pd.DataFrame:
     return table
 
 
-def series_table(forecasts: Sequence[SeriesForecasts], best: Mapping[str, str]) -> pd.DataFrame:
-    """Return a row for each series, task and method, see `Board.scores`; `best` as for `score_table`."""
+def series_rows(comparisons: Iterable[Comparison]) -> pd.DataFrame:
+    """Return a row for each series, task and method, see `Board.scores`."""
     rows = []
-    for comparison in _comparisons(forecasts, best):
+    for comparison in comparisons:
         for shared in comparison.series:
             for method in shared.by_method:
                 rows.append(
@@ -260,8 +251,12 @@ def series_table(forecasts: Sequence[SeriesForecasts], best: Mapping[str, str]) 
     return pd.DataFrame(rows)
 
 
-def _comparisons(forecasts: Sequence[SeriesForecasts], best: Mapping[str, str]) -> Iterator[Comparison]:
-    """Yield what is compared of each target."""
+def compare(forecasts: Sequence[SeriesForecasts], best: Mapping[str, str]) -> Iterator[Comparison]:
+    """Yield what is compared of each target; `best` are the best baselines by task.
+
+    Raises:
+        ArgumentError: If the methods of a target share no window.
+    """
     for target in targets_of(next(iter(forecasts)).actual):
         names = dict.fromkeys(name for each in forecasts for name in each.methods)
         num_steps = {}
