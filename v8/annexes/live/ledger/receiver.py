@@ -191,7 +191,6 @@ class PeopleReceiver:
         self._service.notify_format = self._plain
         if self._service.password:
             keep_secret(self._service.password)
-        self.url = url
         self.host = str(self._service.service_name)
 
     def deliver(self, messages: Sequence[Message]) -> None:
