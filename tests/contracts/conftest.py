@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,23 +96,3 @@ def run_task(
         return finished
 
     return run
-
-
-@pytest.fixture
-def jobs_of() -> Callable[[Profile, Sequence[str], Path], list[Job]]:
-    """Make the jobs of a profile for some series of the demo market; their seeds count from 0."""
-
-    def jobs(profile: Profile, names: Sequence[str], run: Path) -> list[Job]:
-        return [
-            Job(
-                DemoSource().candles(Series.parse(name), profile.newest_bars),
-                profile,
-                seed,
-                run / name,
-                is_publishable=False,
-                candle_seconds=0.0,
-            )
-            for seed, name in enumerate(names)
-        ]
-
-    return jobs

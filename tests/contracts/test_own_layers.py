@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+from demo_jobs import demo_jobs
 
 import v8
 from v8.data.features.table import FeatureTable
@@ -17,7 +18,6 @@ from v8.profile.families import FAMILIES
 from v8.profile.families.family import Family, Layers, NetworkSettings, NetworkShape, Units, dense_flop
 from v8.profile.profile import Profile
 from v8.runs.events import Event, Note
-from v8.runs.jobs import Job
 from v8.runs.local import InProcessEngine
 from v8.runs.observers import EventCallback
 
@@ -65,7 +65,6 @@ def registered() -> Iterator[None]:
 def test_series_are_trained_one_by_one_with_a_note(
     make_profile: Callable[..., Profile],
     make_table: Callable[..., FeatureTable],
-    jobs_of: Callable[..., list[Job]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -75,7 +74,7 @@ def test_series_are_trained_one_by_one_with_a_note(
     events: list[Event] = []
     outcomes = list(
         InProcessEngine(fleet_size=2).train(
-            jobs_of(profile, NAMES, tmp_path / "run"), EventCallback(events.append)
+            demo_jobs(profile, NAMES, tmp_path / "run"), EventCallback(events.append)
         )
     )
     assert [outcome.reason for outcome in outcomes] == [None, None]

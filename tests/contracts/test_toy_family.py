@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+from demo_jobs import demo_jobs
 from fleets import fleet_of
 from float32_steps import assert_same_forecasts, assert_within_steps
 from keras import ops
@@ -27,7 +28,6 @@ from v8.model.networks.stacked_layers import TWINS, StackedLayer, twin_of
 from v8.profile.families import FAMILIES
 from v8.profile.families.family import Family, Layers, NetworkSettings, NetworkShape, Units, dense_flop
 from v8.profile.profile import Profile, config_path, load_profile
-from v8.runs.jobs import Job
 from v8.runs.local import InProcessEngine
 from v8.runs.observers import RunObserver
 
@@ -157,14 +157,13 @@ def test_a_fleet_of_it_gives_each_network_back(make_profile: Callable[..., Profi
 def test_it_is_trained_as_a_fleet_saved_and_loaded_by_v8_and_by_plain_keras(
     make_profile: Callable[..., Profile],
     make_table: Callable[..., FeatureTable],
-    jobs_of: Callable[..., list[Job]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("V8_HOME", str(tmp_path / "home"))
     profile = toy(make_profile)
     outcomes = list(
-        InProcessEngine(fleet_size=2).train(jobs_of(profile, NAMES, tmp_path / "run"), RunObserver())
+        InProcessEngine(fleet_size=2).train(demo_jobs(profile, NAMES, tmp_path / "run"), RunObserver())
     )
     assert [outcome.reason for outcome in outcomes] == [None, None]
     for name in NAMES:

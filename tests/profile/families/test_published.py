@@ -9,17 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from demo_jobs import demo_jobs
 from float32_steps import assert_same_forecasts
 from keras_3_10 import unknown_keys
 
-from v8.data.market.series import Series
-from v8.data.market.sources.demo import DemoSource
 from v8.forecaster.forecaster import Forecaster
 from v8.forecaster.model_file import check_keras_file
 from v8.forecaster.shared_models import SharedModels
 from v8.profile.columns import OHLC
 from v8.profile.profile import Profile
-from v8.runs.jobs import Job
 from v8.runs.local import InProcessEngine
 from v8.runs.observers import RunObserver
 
@@ -67,18 +65,7 @@ def shrunken(make_profile: Callable[..., Profile], family: str) -> Profile:
 
 
 def train(profile: Profile, folder: Path) -> None:
-    jobs = [
-        Job(
-            DemoSource().candles(Series.parse(name), profile.newest_bars),
-            profile,
-            seed,
-            folder / name,
-            is_publishable=False,
-            candle_seconds=0.0,
-        )
-        for seed, name in enumerate(NAMES)
-    ]
-    outcomes = list(InProcessEngine(fleet_size=2).train(jobs, RunObserver()))
+    outcomes = list(InProcessEngine(fleet_size=2).train(demo_jobs(profile, NAMES, folder), RunObserver()))
     assert [outcome.reason for outcome in outcomes] == [None, None]
 
 

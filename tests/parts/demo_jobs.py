@@ -1,0 +1,26 @@
+"""Jobs of series of the demo market."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from v8.data.market.series import Series
+from v8.data.market.sources.demo import DemoSource
+from v8.profile.profile import Profile
+from v8.runs.jobs import Job
+
+
+def demo_jobs(profile: Profile, names: Sequence[str], run: Path) -> list[Job]:
+    """Make the jobs of a profile for some series, each in a folder of its name; their seeds count from 0."""
+    return [
+        Job(
+            DemoSource().candles(Series.parse(name), profile.newest_bars),
+            profile,
+            seed,
+            run / name,
+            is_publishable=False,
+            candle_seconds=0.0,
+        )
+        for seed, name in enumerate(names)
+    ]
