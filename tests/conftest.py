@@ -20,7 +20,6 @@ import numpy as np
 import pytest
 from exchange_api import ExchangeApi
 from made_once import made_once, shared_folder
-from marks import MarkGuard
 from skips import SkipCounter
 
 from v8.base import plugins
@@ -48,7 +47,6 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(MarkGuard(), "marks")
     # The processes of pytest-xdist hand their reports to the first one.
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(SkipCounter(), "skips")
