@@ -121,8 +121,7 @@ def test_too_many_contradictory_bars_refuse_the_series(valid_frame):
     other = frame.iloc[:3].assign(volume=frame["volume"].iloc[:3] * 2)
     with pytest.raises(
         DataError,
-        match=r"BTCUSDT-1h from files: at most 5% .* got 6 of 103, mostly bars listed more than once "
-        r"with different values \(2024-01-01T00:00:00Z, 2024-01-01T01:00:00Z",
+        match=r"BTCUSDT-1h from files: .*got 6 of 103, mostly bars listed.*2024-01-01T00:00:00Z.*01:00:00Z",
     ):
         check(pd.concat([frame, other]))
 
@@ -137,19 +136,19 @@ def test_a_few_rows_of_a_shifted_grid_become_a_counted_gap(valid_frame):
 
 
 def test_a_file_of_a_finer_timeframe_is_refused(valid_frame):
-    with pytest.raises(DataError, match=r"got rows that are mostly 900 s apart \(15m\)"):
+    with pytest.raises(DataError, match=r"BTCUSDT-1h from files: .*got rows that are.*900.*\(15m\)"):
         check(valid_frame(100, 900))
 
 
 def test_many_rows_between_two_bars_are_refused(valid_frame):
     frame = valid_frame(100, 3_600)
     frame.loc[::5, "open_time"] += 420_000
-    with pytest.raises(DataError, match=r"got 20 of 100, mostly opens between two bars of this timeframe"):
+    with pytest.raises(DataError, match=r"BTCUSDT-1h from files: .*got 20 of 100, mostly opens between"):
         check(frame)
 
 
 def test_a_file_of_a_coarser_timeframe_is_refused_although_it_lies_on_the_grid(valid_frame):
-    with pytest.raises(DataError, match=r"BTCUSDT-15m from files: .* mostly 3,600 s apart \(1h\)"):
+    with pytest.raises(DataError, match=r"BTCUSDT-15m from files: .*got rows that are.*3,600.*\(1h\)"):
         check(valid_frame(100, 3_600), QUARTER)
 
 
@@ -218,7 +217,7 @@ def test_a_row_that_cannot_be_true_is_dropped_and_counted_once(valid_frame, colu
 
 def test_swapped_columns_are_refused(valid_frame):
     frame = valid_frame(100, 3_600).rename(columns={"high": "low", "low": "high"})
-    with pytest.raises(DataError, match="mostly low <= open, close <= high violated"):
+    with pytest.raises(DataError, match=r"BTCUSDT-1h from files: .*got 100 of 100, mostly low <= open"):
         check(frame)
 
 
@@ -230,7 +229,10 @@ def test_the_running_bar_is_dropped_and_counted(valid_frame):
 
 
 def test_rows_from_the_future_are_refused(valid_frame):
-    with pytest.raises(DataError, match="only the running bar may end after now, 2024-01-01T08:00:00Z"):
+    with pytest.raises(
+        DataError,
+        match=r"BTCUSDT-1h from files: .*2024-01-01T08:00:00Z.*got bars .*T08:00:00Z, .*T09:00:00Z",
+    ):
         check(valid_frame(10, 3_600), now_s=START_S + 8 * 3_600)
 
 
@@ -242,7 +244,7 @@ def test_a_row_without_a_readable_time_is_refused_with_its_text(valid_frame):
 
 
 def test_a_missing_column_is_named(valid_frame):
-    with pytest.raises(DataError, match="needs one column close; got none among open_time, open, high,"):
+    with pytest.raises(DataError, match=r"BTCUSDT-1h from files: .*got none among open_time, open, high,"):
         check(valid_frame(10, 3_600).drop(columns="close"))
 
 
@@ -257,7 +259,7 @@ def test_candles_lie_on_the_grid_that_most_of_them_share(valid_frame, timeframe,
     mixed = pd.concat(
         [frame[:30], frame[30:].assign(open_time=frame.open_time[30:] + 1_000 * series.bar_s // 2)]
     )
-    with pytest.raises(DataError, match="mostly opens between two bars of this timeframe"):
+    with pytest.raises(DataError, match="got 30 of 60, mostly opens between"):
         check(mixed, series)
 
 
@@ -273,7 +275,7 @@ def test_candles_without_a_volume_have_none_anywhere(valid_frame):
 
 
 def test_no_rows_at_all_are_refused(valid_frame):
-    with pytest.raises(DataError, match="needs at least one closed candle; got none in 0 rows"):
+    with pytest.raises(DataError, match=r"BTCUSDT-1h from files: .*got none in 0 rows"):
         check(valid_frame(10, 3_600).iloc[:0])
 
 
@@ -290,12 +292,14 @@ def test_the_newest_candles_before_a_time_are_a_slice_with_its_own_segments_and_
 
 
 def test_a_time_before_the_first_candle_is_refused(valid_frame):
-    with pytest.raises(DataError, match="opens at or before 2023-12-31T00:00:00Z; got the first one at 2024"):
+    with pytest.raises(
+        DataError, match=r"BTCUSDT-1h from files: .*2023-12-31T00:00:00Z.*got the first one.*2024"
+    ):
         check(valid_frame(10, 3_600)).newest(5, end_s=START_S - 86_400)
 
 
 def test_no_bars_cannot_be_asked_for(valid_frame):
-    with pytest.raises(DataError, match="at least 1 bar must be requested; got 0"):
+    with pytest.raises(DataError, match=r"BTCUSDT-1h: .*got 0"):
         check(valid_frame(10, 3_600)).newest(0)
 
 
@@ -371,7 +375,7 @@ def test_a_newest_row_that_is_dropped_is_told_and_begins_no_forecast(valid_frame
         assert written["newest_lost"]["open_s"] == START_S + 99 * 3_600
         with pytest.raises(DataError, match=rf"newest candle, .* got row {row} of 2024-01-05T03:00:0.*{why}"):
             require_newest(candles)
-        with pytest.raises(DataError, match="from 2024-01-05T02:00:00Z all the same, remove it"):
+        with pytest.raises(DataError, match=r"BTCUSDT-1h from files: .*from 2024-01-05T02"):
             require_newest(candles.newest(10))
         require_newest(candles.newest(10, end_s=START_S + 98 * 3_600))
         # Its bar is still running: it would be dropped in any case.
@@ -381,7 +385,10 @@ def test_a_newest_row_that_is_dropped_is_told_and_begins_no_forecast(valid_frame
 def test_a_newest_bar_in_two_versions_begins_no_forecast(valid_frame):
     frame = valid_frame(100, 3_600)
     twice = pd.concat([frame, frame.tail(1).assign(volume=1e6)])
-    with pytest.raises(DataError, match=r"row 100 of .*: listed more than once with different values"):
+    with pytest.raises(
+        DataError,
+        match=r"BTCUSDT-1h from files: .*got row 100 of 2024-01-05T03:00:00Z: listed more",
+    ):
         require_newest(check(twice))
 
 

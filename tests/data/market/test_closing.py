@@ -72,6 +72,6 @@ def test_a_market_that_closes_is_refused_when_its_candles_are_checked(valid_fram
     frame = valid_frame(len(times), HOUR_S).assign(open_time=times)
     with pytest.raises(
         DataError,
-        match=r"never close, .*; got a market without candles in 133 of the 168 hours of every week",
+        match=r"AAPL-1h from files: .*got a market without.*133.*168",
     ):
         check_candles(frame, Series("AAPL", "1h"), source="files")

@@ -68,8 +68,7 @@ def test_a_forecast_needs_all_beside_the_newest_candle(files: CandleSource) -> N
     # Of the table a candle lacks, too, but not at the end: that is no reason.
     with pytest.raises(
         DataError,
-        match="ETHUSDT-15m: a forecast needs BTCUSDT-15m at its newest candle, too, which opened at "
-        "2024-12-31T23:45:00Z; got BTCUSDT-15m up to the one of 2024-12-31T23:15:00Z",
+        match=r"ETHUSDT-15m: .*2024-12-31T23:45:00Z.*got BTCUSDT-15m up to the.*2024-12-31T23:15:00Z",
     ):
         Companions(covariate_inputs((*NAMES, "csv.rate")), [rates], given).newest(files, ETH, 20)
     assert len(Companions(covariate_inputs(NAMES)).newest(DEMO, ETH, 20)) == 20
@@ -87,9 +86,9 @@ def test_candles_without_covariates_are_the_source_s_own() -> None:
 
 def test_a_neighbour_that_nobody_has_is_named(tmp_path: Path) -> None:
     DEMO.candles(ETH, 50).to_frame().to_csv(tmp_path / "ETHUSDT-15m.csv")
-    with pytest.raises(DataError, match="BTCUSDT-15m from files: needs a file"):
+    with pytest.raises(DataError, match=r"BTCUSDT-15m from files: .*got ETHUSDT-15m.csv"):
         Companions(covariate_inputs(NAMES)).candles(open_source("files", data_dir=tmp_path), ETH, 30)
-    with pytest.raises(DataError, match=r"ETHUSDT-15m: its features need the candles of BTCUSDT-15m"):
+    with pytest.raises(DataError, match=r"ETHUSDT-15m: .*got those of ETHUSDT-15m alone"):
         Companions(covariate_inputs(NAMES)).joined(DEMO.candles(ETH, 30))
 
 
@@ -107,7 +106,7 @@ def test_what_is_given_and_never_read_is_a_slip_of_the_pen() -> None:
             DataError, match=f"covariates of the features: BTCUSDT; got '{next(iter(given))}'"
         ):
             Companions(covariate_inputs(NAMES), in_memory=given)
-    with pytest.raises(DataError, match="names only covariates of the features: nothing; got 'BTCUSDT'"):
+    with pytest.raises(DataError, match=r"covariates: .*got 'BTCUSDT'"):
         Companions(covariate_inputs(("close",)), in_memory={"BTCUSDT": []})
 
 
@@ -115,7 +114,10 @@ def test_too_short_a_neighbour_is_told_as_what_lacks() -> None:
     names = ("close", "BTCUSDT.range_240")
     short = DEMO.candles(BTC, 50)
     joined = Companions(covariate_inputs(names), in_memory={"BTCUSDT": short}).joined(DEMO.candles(ETH, 300))
-    with pytest.raises(DataError, match=r"got 50 candles, at most 50 .*; 250 bars lack BTCUSDT-15m"):
+    with pytest.raises(
+        DataError,
+        match=r"features of ETHUSDT-15m: .*got 50 candles, at most 50 .*; 250 bars lack BTCUSDT-15m",
+    ):
         compute_table(joined, names)
 
 
@@ -127,7 +129,7 @@ def test_a_neighbour_without_volumes_cannot_give_what_is_made_of_them() -> None:
 
     given = {"BTCUSDT": silent(DEMO.candles(BTC, 30))}
     assert len(Companions(covariate_inputs(NAMES), in_memory=given).joined(DEMO.candles(ETH, 30))) == 30
-    with pytest.raises(DataError, match=r"BTCUSDT-15m: a covariate .* is computed from its volume"):
+    with pytest.raises(DataError, match=r"BTCUSDT-15m: .*got candles without a"):
         Companions(covariate_inputs(("BTCUSDT.volume_norm",)), in_memory=given).joined(DEMO.candles(ETH, 30))
 
 

@@ -47,7 +47,9 @@ def test_times_at_which_bars_close_are_no_open_times(
 
 
 def test_rows_that_all_lie_off_the_minute_are_refused(frame: pd.DataFrame) -> None:
-    with pytest.raises(DataError, match=r"on a full minute; got times such as 2024-01-01T00:00:07Z, 7 s off"):
+    with pytest.raises(
+        DataError, match=r"BTCUSDT-1h from a frame: .*got times such as 2024-01-01T00:00:07Z, 7 s off"
+    ):
         read(frame.assign(open_time=frame.open_time + 7_000))
 
 
@@ -57,7 +59,7 @@ def test_a_time_that_is_named_after_the_close_is_never_taken_for_the_open(frame:
     alone = closes.drop(columns="open_time")
     dates = alone.assign(close_time=pd.to_datetime(alone.close_time, unit="ms", utc=True))
     for given in (alone, alone.rename(columns={"close_time": "Close Time"}), dates.set_index("close_time")):
-        with pytest.raises(DataError, match="got close_time, which is when it closes, and no open time"):
+        with pytest.raises(DataError, match=r"BTCUSDT-1h from a frame: .*got close_time, which is when"):
             read(given)
 
 
@@ -100,7 +102,7 @@ def test_a_column_that_tells_a_series_tells_that_of_the_candles(
 def test_rows_of_two_coins_in_one_table_are_refused(frame: pd.DataFrame) -> None:
     with pytest.raises(DataError, match="got symbol ETHUSDT"):
         read(frame.assign(symbol=["BTCUSDT"] * 99 + ["ETHUSDT"]))
-    with pytest.raises(DataError, match="needs one column symbol; got 2 among"):
+    with pytest.raises(DataError, match=r"BTCUSDT-1h from a frame: .*got 2 among"):
         read(frame.assign(symbol="BTCUSDT", Symbol="ETHUSDT"))
 
 
@@ -110,7 +112,7 @@ def test_numbers_of_16_bits_are_no_prices(frame: pd.DataFrame) -> None:
     hidden = frame.assign(close=pd.Series([np.float16(each) for each in frame.close], dtype=object))
     array = np.ones((100, 6), np.float16)
     for given in (coarse, hidden, rows, {name: coarse[name] for name in coarse}, array):
-        with pytest.raises(DataError, match="more than the three digits of 16 bits; got float16 in"):
+        with pytest.raises(DataError, match=r"BTCUSDT-1h from a frame: .*16.*got float16 in"):
             read(given)
     assert len(read(frame.astype(dict.fromkeys(PRICES, "float32")))) == 100
 
@@ -130,13 +132,13 @@ def test_rows_without_names_are_refused_where_open_and_close_are_swapped(frame: 
     [["low", "high", "open", "close"], ["open", "close", "high", "low"], ["high", "low", "open", "close"]],
 )
 def test_rows_in_the_order_of_another_exchange_are_refused(frame: pd.DataFrame, order: list[str]) -> None:
-    with pytest.raises(DataError, match="mostly low <= open, close <= high violated"):
+    with pytest.raises(DataError, match=r"BTCUSDT-1h from a frame: .*got 100 of 100, mostly low <="):
         read(frame[["open_time", *order, "volume"]].to_numpy())
 
 
 def test_prices_that_run_backwards_under_their_times_are_refused(frame: pd.DataFrame) -> None:
     backwards = frame.assign(**{name: frame[name].to_numpy()[::-1] for name in PRICES})
-    with pytest.raises(DataError, match="or prices in reverse order of their times"):
+    with pytest.raises(DataError, match=r"BTCUSDT-1h from a frame: .*got opens 1.19% from the close.*0.00%"):
         read(backwards)
     assert read(frame.iloc[::-1]).digest == read(frame).digest
 

@@ -143,7 +143,7 @@ def test_rows_that_were_left_out_once_are_found(exchange, opened, lost) -> None:
 
 def test_answers_that_contradict_each_other_for_ever_are_refused(exchange, opened) -> None:
     exchange.faults = [ApiFault(rows=lambda rows: rows[:-9]), *[ApiFault(rows=lambda rows: rows[:1])] * 8]
-    with pytest.raises(DataError, match="two responses with the same candles must be equal; got 5 responses"):
+    with pytest.raises(DataError, match="got 5 responses"):
         opened().candles(SERIES, 100)
 
 
@@ -261,7 +261,7 @@ def test_an_answer_that_is_wrong_once_changes_nothing(exchange, opened, fault) -
     exchange.faults = [fault]
     is_refusal = fault.status in {400, 403, 404, 451} or "86400" in fault.headers.values()
     if is_refusal or len(fault.body or b"") > 1_000_000:
-        with pytest.raises(DataError, match="must be answered by one of the hosts"):
+        with pytest.raises(DataError, match=r"BTCUSDT-15m from the exchange's API: .*of the hosts"):
             source.candles(SERIES, 100)
     candles = source.candles(SERIES, 100)
     np.testing.assert_array_equal(candles.values, exchange.frame(str(SERIES))[-100:])
@@ -270,23 +270,23 @@ def test_an_answer_that_is_wrong_once_changes_nothing(exchange, opened, fault) -
 def test_whether_a_series_is_there_is_asked_with_one_candle(exchange, opened) -> None:
     source = opened()
     source.require(SERIES)
-    with pytest.raises(DataError, match="must ask for a symbol that the exchange lists"):
+    with pytest.raises(DataError, match="got status 400, -1121 Invalid symbol"):
         source.require(Series("NOPEUSDT", "15m"))
     asked = [path for path in exchange.requests if "klines" in str(path)]
     assert asked and all("limit=1&" in f"{path}&" or "limit" not in str(path) for path in asked)
 
 
 def test_a_symbol_that_the_exchange_does_not_list_is_refused_at_once(exchange, opened) -> None:
-    with pytest.raises(DataError, match=r"lists; got status 400, -1121 Invalid symbol\. Check the symbol"):
+    with pytest.raises(DataError, match="got status 400, -1121 Invalid symbol"):
         opened(f"{exchange.url},{NOWHERE}").candles(Series("NOPEUSDT", "15m"), 10)
     assert len(exchange.requests) == 2
-    with pytest.raises(DataError, match="symbols are letters and digits"):
+    with pytest.raises(DataError, match=r"BRK.B-1d from rest: .*got BRK.B"):
         opened().candles(Series("BRK.B", "1d"), 10)
     assert len(exchange.requests) == 2
 
 
 def test_a_timeframe_without_candles_is_one_sentence(exchange, opened) -> None:
-    with pytest.raises(DataError, match=r"BTCUSDT-1h from rest: needs a candle .* got none that"):
+    with pytest.raises(DataError, match=r"BTCUSDT-1h from rest: .*got none that"):
         opened().candles(Series("BTCUSDT", "1h"), 10)
 
 
@@ -296,7 +296,7 @@ def test_a_timeframe_without_candles_is_one_sentence(exchange, opened) -> None:
 )
 def test_a_time_that_is_none_is_one_sentence(exchange, opened, body) -> None:
     exchange.faults = [ApiFault(body=body, of="/api/v3/time")] * 6
-    with pytest.raises(DataError, match="the time from the exchange's API: must be answered"):
+    with pytest.raises(DataError, match=r"the time from the exchange's API: .*must be answered"):
         opened().candles(SERIES, 10)
 
 

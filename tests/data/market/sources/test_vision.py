@@ -95,7 +95,7 @@ def test_only_as_many_months_are_downloaded_as_the_bars_need(full_archive, open_
 
 def test_whether_a_series_is_there_is_asked_without_downloading_it(full_archive, open_vision):
     open_vision().require(SERIES)
-    with pytest.raises(DataError, match="BTCUSD-4h from vision: needs a zip in the archive"):
+    with pytest.raises(DataError, match=r"BTCUSD-4h from vision: .*in the archive"):
         open_vision().require(Series("BTCUSD", "4h"))
     assert full_archive.downloads() == []
     assert all(path.endswith(".CHECKSUM") for path in full_archive.requests)
@@ -108,9 +108,9 @@ def test_what_was_read_once_is_read_again_without_asking_anybody(full_archive, o
     kept = CachedCandles(open_vision()).candles(SERIES, 300, end_s)
     assert (kept.digest, kept.source) == (first.digest, "vision")
     assert full_archive.requests == []
-    with pytest.raises(DataError, match="ETHUSDT-4h from vision: needs a zip in the archive"):
+    with pytest.raises(DataError, match=r"ETHUSDT-4h from vision: .*in the archive"):
         CachedCandles(open_vision()).candles(Series("ETHUSDT", "4h"), 300, end_s)
-    with pytest.raises(DataError, match="BTCUSDT-4h from demo: needs candles that are kept on this machine"):
+    with pytest.raises(DataError, match=r"BTCUSDT-4h from demo: .*got none"):
         CachedCandles(DemoSource()).candles(SERIES, 300, end_s)
     assert full_archive.requests == []
 
@@ -253,7 +253,7 @@ def test_failures_that_pass_change_nothing(full_archive, open_vision, history, m
 
 def test_a_failure_that_stays_is_an_error_and_not_a_gap(full_archive, open_vision, make_fault):
     full_archive.faults[path_of("2024-07")] = [make_fault(status=503)] * 100
-    with pytest.raises(DataError, match=r"2024-07.zip: must be downloaded within 6 tries; got status 503"):
+    with pytest.raises(DataError, match=r"2024-07.zip: .*got status 503"):
         open_vision().candles(SERIES, 300)
 
 
@@ -266,7 +266,7 @@ def test_a_zip_that_never_has_its_checksum_is_refused_and_not_kept(
     full_archive, open_vision, make_zip, tmp_path
 ):
     full_archive.files[path_of("2024-08")] = make_zip({"BTCUSDT-4h-2024-08.csv": "0,1"})
-    with pytest.raises(DataError, match=r"2024-08.zip: must have the sha256 .* got another one, 3 times"):
+    with pytest.raises(DataError, match=r"2024-08.zip: .*sha256.*got another one, 3 times"):
         open_vision().candles(SERIES, 100)
     assert list(tmp_path.rglob("*2024-08.zip")) == []
 
@@ -299,7 +299,7 @@ def test_a_zip_whose_checksum_is_absent_is_an_error_wherever_candles_would_be_mi
 def test_an_archive_without_any_checksum_says_what_is_missing(full_archive, open_vision):
     for path in [path for path in full_archive.files if path.endswith(".CHECKSUM")]:
         del full_archive.files[path]
-    with pytest.raises(DataError, match=r"2024-08\.zip\.CHECKSUM: must exist if its zip does"):
+    with pytest.raises(DataError, match=r"2024-08\.zip\.CHECKSUM: .*got the zip alone"):
         open_vision().candles(SERIES, 100)
 
 
@@ -379,7 +379,7 @@ def test_a_password_in_the_address_opens_the_archive_and_is_written_nowhere(
 def test_an_address_that_is_none_is_refused_before_anything_is_read(monkeypatch, address):
     """At 4c79749 some were tracebacks, and others an error for every series."""
     monkeypatch.setenv("V8_VISION_URL", address)
-    with pytest.raises(ProfileError, match=r"^V8_VISION_URL: is the address of a candle archive") as caught:
+    with pytest.raises(ProfileError, match=r"^V8_VISION_URL: .*a candle archive") as caught:
         open_source("vision")
     assert "s3cret" not in str(caught.value)
 
@@ -389,7 +389,7 @@ def test_an_address_that_is_none_is_refused_before_anything_is_read(monkeypatch,
 )
 def test_a_checksum_of_another_form_or_file_is_refused(full_archive, open_vision, content):
     full_archive.files[f"{path_of('2024-08')}.CHECKSUM"] = content
-    with pytest.raises(DataError, match=r"must hold a sha256 and the name BTCUSDT-4h-2024-08.zip"):
+    with pytest.raises(DataError, match=r"BTCUSDT-4h-2024-08.zip.CHECKSUM: .*sha256"):
         open_vision().candles(SERIES, 100)
 
 
@@ -415,7 +415,7 @@ def test_a_bomb_is_not_unpacked(full_archive, open_vision, make_zip):
     bomb = make_zip({"BTCUSDT-4h-2024-08.csv": b"0" * 5_000_000})
     assert len(bomb) < 6_000
     full_archive.put(path_of("2024-08"), bomb)
-    with pytest.raises(DataError, match=r"must unpack to at most \d+ bytes; got more"):
+    with pytest.raises(DataError, match=r"BTCUSDT-4h-2024-08.zip: .*got more"):
         open_vision().candles(SERIES, 100)
 
 
@@ -428,14 +428,14 @@ def test_a_zip_with_a_wrong_crc_is_refused_although_its_sha256_is_right(
     content = bytearray(buffer.getvalue())
     content[100] ^= 1
     full_archive.put(path_of("2024-08"), bytes(content))
-    with pytest.raises(DataError, match="must be an intact zip; got Bad CRC-32"):
+    with pytest.raises(DataError, match=r"BTCUSDT-4h-2024-08.zip: .*got Bad CRC-32"):
         open_vision().candles(SERIES, 100)
 
 
 def test_a_zip_whose_directory_points_before_its_begin_is_refused(full_archive, open_vision):
     content = full_archive.files[path_of("2024-08")]
     full_archive.put(path_of("2024-08"), content[3:])
-    with pytest.raises(DataError, match="must be an intact zip; got negative seek value"):
+    with pytest.raises(DataError, match=r"BTCUSDT-4h-2024-08.zip: .*got negative seek value"):
         open_vision().candles(SERIES, 100)
 
 
@@ -444,14 +444,14 @@ def test_what_is_no_zip_is_refused_although_its_sha256_is_right(full_archive, op
     assert (
         hashlib.sha256(b"no zip").hexdigest().encode() in full_archive.files[f"{path_of('2024-08')}.CHECKSUM"]
     )
-    with pytest.raises(DataError, match="must be an intact zip; got File is not a zip file"):
+    with pytest.raises(DataError, match=r"BTCUSDT-4h-2024-08.zip: .*got File is not"):
         open_vision().candles(SERIES, 100)
 
 
 def test_rows_of_another_month_are_refused(full_archive, open_vision, history):
     full_archive.put_rows("BTCUSDT-4h", "2024-08", part(history, "2024-07"))
     with pytest.raises(
-        DataError, match=r"rows must open within 2024-08; got 186 others, the first at 2024-07-01T00:00:00Z"
+        DataError, match=r"BTCUSDT-4h-2024-08.zip: .*got 186 others, the first.*2024-07-01T00:00:00Z"
     ):
         open_vision().candles(SERIES, 100)
 
@@ -479,7 +479,7 @@ def test_a_zip_of_text_for_prices_is_not_kept_and_a_mended_one_takes_its_place(
 ):
     rows = part(history, "2024-08")
     full_archive.put_rows("BTCUSDT-4h", "2024-08", rows.assign(close="ten"))
-    with pytest.raises(DataError, match="got 186 of 216, mostly values that are missing, not numbers"):
+    with pytest.raises(DataError, match=r"BTCUSDT-4h from vision: .*got 186 of 216, mostly values that"):
         open_vision().candles(SERIES, 100)
     assert not list(tmp_path.rglob("*2024-08.zip*"))
     full_archive.put_rows("BTCUSDT-4h", "2024-08", rows)
@@ -524,8 +524,6 @@ def test_candles_that_have_come_since_are_counted_by_their_checksums(full_archiv
 
 
 def test_a_symbol_that_the_exchange_cannot_have_is_refused_before_anything_is_asked(archive, open_vision):
-    with pytest.raises(
-        DataError, match=r"symbols are letters and digits, such as BTCUSDT; got BRK.B\. .*--source files"
-    ):
+    with pytest.raises(DataError, match=r"BRK.B-1d from vision: .*got BRK.B.*--source"):
         open_vision().candles(Series("BRK.B", "1d"), 50)
     assert archive.requests == []
