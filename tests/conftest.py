@@ -242,8 +242,8 @@ def train_series(home: Path, profile: Profile, candles: Candles, *, source: str)
     from v8.runs.run_folder import RunFolder, RunRecord
 
     path = home / "runs" / profile.name
-    begun = RunRecord.begin(profile, source, True, "python -m v8 run")
-    with pytest.MonkeyPatch.context() as patch, RunFolder(path, begun) as folder:
+    record = RunRecord.begin(profile, source, True, "python -m v8 run")
+    with pytest.MonkeyPatch.context() as patch, RunFolder(path, record) as folder:
         patch.setenv("V8_HOME", str(home / "caches"))
         job = Job(candles, profile, 7, path / str(candles.series), is_publishable=True, candle_seconds=0.0)
         (outcome,) = InProcessEngine().train([job], RunObserver())

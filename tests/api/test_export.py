@@ -48,9 +48,9 @@ def exported(trained_run: Any, tmp_path_factory: pytest.TempPathFactory) -> pd.D
 def test_the_errors_of_what_is_exported_are_those_that_were_evaluated(
     trained_run: Any, exported: pd.DataFrame
 ) -> None:
-    about = read_metadata(trained_run.folder)
-    evaluated = about.evaluation
-    tasks = {task: list(one.columns) for task, one in about.tasks.items()}
+    metadata = read_metadata(trained_run.folder)
+    evaluated = metadata.evaluation
+    tasks = {task: list(one.columns) for task, one in metadata.tasks.items()}
     assert list(tasks) == ["ohlc", "bands", "volatility"]
     assert len(exported) == evaluated.num_windows * evaluated.horizon_bars
     # A naive close is the last close, which errors are shares of.
@@ -180,10 +180,10 @@ def test_every_command_that_writes_a_file_where_a_user_says_leaves_those_of_othe
         "compare-profiles": (trained_run.path, trained_run.path, "--out", tmp_path),
     }
     file.write_text("precious")
-    done = CliRunner().invoke(app, [command, *map(str, (*words[command], *folder))])
-    assert done.exit_code == 2, done.output
-    assert f"is a new file, or one that v8 wrote; got another file at {file}." in done.stderr
-    assert "or add --overwrite to replace it." in done.stderr
+    result = CliRunner().invoke(app, [command, *map(str, (*words[command], *folder))])
+    assert result.exit_code == 2, result.output
+    assert f"is a new file, or one that v8 wrote; got another file at {file}." in result.stderr
+    assert "or add --overwrite to replace it." in result.stderr
     assert file.read_text() == "precious"
     assert [each.name for each in tmp_path.iterdir()] == [name]
 
@@ -205,11 +205,11 @@ def test_what_failed_or_is_being_redone_is_named_and_the_others_are_written(
     words = (run, "--data-dir", trained_run.candles_dir, "--out", file)
     done = export(*words)
     assert done.exit_code == 4
-    told = " ".join(done.stdout.split())
+    text = " ".join(done.stdout.split())
     # The title of the table is wrapped where the path is too long for a line.
     assert f"Written:{file},{len(exported):,}rows.2missingin{file}" in "".join(done.stdout.split())
-    assert "ETHUSDT-15m ETHUSDT-15m: the loss was no number." in told
-    assert "SOLUSDT-15m it is not trained, or is being trained again" in told
+    assert "ETHUSDT-15m ETHUSDT-15m: the loss was no number." in text
+    assert "SOLUSDT-15m it is not trained, or is being trained again" in text
     pd.testing.assert_frame_equal(pd.read_parquet(file), exported)
     named = export(*words, "--series", "BTCUSDT-15m")
     assert (named.exit_code, "missing" in named.stdout) == (0, False)
@@ -239,8 +239,8 @@ def leaping_run(make_ranged_profile: Any, tmp_path_factory: pytest.TempPathFacto
     frame.loc[leap, "high"] = frame.loc[leap, ["high", "close"]].max()
     frame.to_csv(home / "candles" / f"{LEAPING}.csv")
     source = open_source("files", data_dir=home / "candles")
-    begun = RunRecord.begin(profile, "files", True, "python -m v8 run", data_dir=folder_of(source))
-    with pytest.MonkeyPatch.context() as patch, RunFolder(home / "run", begun) as folder:
+    record = RunRecord.begin(profile, "files", True, "python -m v8 run", data_dir=folder_of(source))
+    with pytest.MonkeyPatch.context() as patch, RunFolder(home / "run", record) as folder:
         patch.setenv("V8_HOME", str(home / "caches"))
         candles = [source.candles(series, profile.newest_bars) for series in (LEAPING, SOUND)]
         jobs = [

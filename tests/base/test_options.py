@@ -40,8 +40,8 @@ def brewed(*words: str) -> tuple[int, Any, str]:
 
     app = typer.Typer()
     app.command()(brew)
-    done = CliRunner().invoke(app, [*words])
-    return done.exit_code, got[0] if got else None, done.output
+    result = CliRunner().invoke(app, [*words])
+    return result.exit_code, got[0] if got else None, result.output
 
 
 def test_a_command_gets_its_options_as_one_value() -> None:

@@ -43,25 +43,25 @@ atexit.register(lambda: print("as before" if is_as_before() else "changed"))
 @pytest.mark.parametrize("level", [None, "2", "3", "much"])
 def test_chatter_is_kept_back_early_and_late_and_all_else_arrives(level: str | None) -> None:
     """Hosted notebooks set 3, which TensorFlow heeds in some lines only."""
-    done = run(PROGRAM, level)
-    assert done.returncode == 3, done.stderr
-    lines = sorted(done.stderr.splitlines())
+    result = run(PROGRAM, level)
+    assert result.returncode == 3, result.stderr
+    lines = sorted(result.stderr.splitlines())
     assert lines[1:] == ["something of Python", "something of native code"]
     assert lines[0].endswith("a real error")
 
 
 @pytest.mark.parametrize("level", ["0", "1"])
 def test_whoever_asks_for_information_sees_all_of_it_but_what_is_untrue(level: str) -> None:
-    done = run(PROGRAM, level)
-    assert done.returncode == 3, done.stderr
-    assert len(done.stderr.splitlines()) == 10
+    result = run(PROGRAM, level)
+    assert result.returncode == 3, result.stderr
+    assert len(result.stderr.splitlines()) == 10
 
 
 def test_a_program_of_somebody_else_is_left_as_it_was() -> None:
     passing = PROGRAM.replace("quiet_start()", "quiet_start(is_temporary=True)")
-    done = run(f"import os\nbefore = sorted(os.listdir('/dev/fd'))\n{LEFT}\n{passing}", None)
-    assert done.returncode == 3, done.stderr
-    lines = done.stderr.splitlines()
+    result = run(f"import os\nbefore = sorted(os.listdir('/dev/fd'))\n{LEFT}\n{passing}", None)
+    assert result.returncode == 3, result.stderr
+    lines = result.stderr.splitlines()
     assert [line.rpartition("] ")[2][:20] for line in lines] == [
         "a real error",
         "something of native ",
@@ -69,7 +69,7 @@ def test_a_program_of_somebody_else_is_left_as_it_was() -> None:
         "Loading XLA:CPU AOT ",
         "something of Python",
     ]
-    assert done.stdout == "as before\n"
+    assert result.stdout == "as before\n"
 
 
 def run(program: str, level: str | None) -> subprocess.CompletedProcess[str]:

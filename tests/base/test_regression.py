@@ -20,12 +20,12 @@ def test_no_value_has_a_smaller_weighted_sum_of_distances_than_the_weighted_medi
     pairs: list[tuple[float, float]],
 ) -> None:
     values, weights = np.array(pairs).T
-    found = weighted_median(values, weights)
+    median = weighted_median(values, weights)
     if weights.sum() == 0:
-        assert found == 0.0
+        assert median == 0.0
         return
     sums = [(weights * np.abs(values - candidate)).sum() for candidate in values]
-    assert (weights * np.abs(values - found)).sum() == pytest.approx(min(sums), rel=1e-9, abs=1e-9)
+    assert (weights * np.abs(values - median)).sum() == pytest.approx(min(sums), rel=1e-9, abs=1e-9)
 
 
 def test_the_weighted_median_works_on_every_cell_alone() -> None:

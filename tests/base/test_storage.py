@@ -78,22 +78,22 @@ def test_a_place_that_is_no_folder_is_a_sentence(tmp_path: Path) -> None:
 def test_a_file_is_on_the_disk_before_it_gets_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[str] = []
+    messages: list[str] = []
     sync = os.fsync
     rename = os.replace
 
     def synced(number: int) -> None:
-        told.append("folder" if stat.S_ISDIR(os.fstat(number).st_mode) else "file")
+        messages.append("folder" if stat.S_ISDIR(os.fstat(number).st_mode) else "file")
         sync(number)
 
     def renamed(aside: Path, path: Path) -> None:
-        told.append("name")
+        messages.append("name")
         rename(aside, path)
 
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(os, "replace", renamed)
     storage.write_with(tmp_path / "model.keras", lambda aside: aside.write_bytes(b"1"))
-    assert told == ["file", "name", "folder"]
+    assert messages == ["file", "name", "folder"]
 
 
 def test_a_writer_that_fails_over_the_system_in_words_of_its_own_is_a_refusal_of_the_system(

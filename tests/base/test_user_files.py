@@ -35,21 +35,21 @@ OTHER_KIND = "a pipe, a socket or a device in the place of a file"
 
 def said(call: Callable[[], Any]) -> str:
     """Call, and return what it refused, nothing if it did not; it must not wait for somebody to write."""
-    told: list[str] = []
+    messages: list[str] = []
 
     def carry_out() -> None:
         try:
             call()
         except (V8Error, OSError) as error:
-            told.append(str(error))
+            messages.append(str(error))
         else:
-            told.append("")
+            messages.append("")
 
     thread = threading.Thread(target=carry_out, daemon=True)
     thread.start()
     thread.join(HANGS_S)
-    assert told, "it waits for a writer, or raised something else"
-    return told[0]
+    assert messages, "it waits for a writer, or raised something else"
+    return messages[0]
 
 
 @contextmanager

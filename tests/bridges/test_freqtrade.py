@@ -81,24 +81,24 @@ def test_a_forecast_stands_beside_the_candle_at_whose_close_it_was_issued_and_be
     export: Path,
 ) -> None:
     candles = candles_of(400)
-    told = of_export(str(export))(SERIES, candles)
-    assert not [name for name in told if "actual" in name]
-    joined = aligned(candles, told)
+    answer = of_export(str(export))(SERIES, candles)
+    assert not [name for name in answer if "actual" in name]
+    joined = aligned(candles, answer)
     assert len(joined) == 400 and joined[VOLATILITY].isna().sum() == 19  # ranges of 20 bars
     row = joined.iloc[100]
-    known = told[told[USABLE_FROM] == row["date"] + HOUR].iloc[0]
+    known = answer[answer[USABLE_FROM] == row["date"] + HOUR].iloc[0]
     assert row[STOP] == known["low_q5_ahead_3"] == min(known[f"low_q5_ahead_{step}"] for step in (1, 2, 3))
-    late = told.assign(**{USABLE_FROM: told[USABLE_FROM] + pd.Timedelta(minutes=1)})
+    late = answer.assign(**{USABLE_FROM: answer[USABLE_FROM] + pd.Timedelta(minutes=1)})
     assert aligned(candles, late)[VOLATILITY].isna().all()
 
 
 def test_what_comes_later_changes_nothing_before(export: Path) -> None:
     candles = candles_of(400)
-    told = of_export(str(export))(SERIES, candles_of(400))
-    whole = aligned(candles, told)
-    cut = aligned(candles[:300], told)
+    answer = of_export(str(export))(SERIES, candles_of(400))
+    whole = aligned(candles, answer)
+    cut = aligned(candles[:300], answer)
     pd.testing.assert_frame_equal(whole[:300], cut)
-    changed = told.assign(high_ahead_1=told["high_ahead_1"].where(told.index < 300, 1e9))
+    changed = answer.assign(high_ahead_1=answer["high_ahead_1"].where(answer.index < 300, 1e9))
     pd.testing.assert_frame_equal(aligned(candles, changed)[:300], cut)
     assert cut[USUAL].iloc[299] == cut[VOLATILITY].iloc[100:300].median()
 
@@ -407,10 +407,10 @@ def test_freqtrade_trades_by_it_and_does_the_same_again(place: Path) -> None:
     said(place, "backtesting", "--cache", "none")
     first = trades(place)
     candles = candles_of(3_000)
-    told = aligned(candles, of_export(str(place / "forecasts.parquet"))(SERIES, candles)).set_index("date")
+    answer = aligned(candles, of_export(str(place / "forecasts.parquet"))(SERIES, candles)).set_index("date")
     assert len(first) > 5
     for trade in first:
-        known = told.loc[pd.Timestamp(trade["open_date"]) - HOUR]  # the candle that had closed by then
+        known = answer.loc[pd.Timestamp(trade["open_date"]) - HOUR]  # the candle that had closed by then
         assert known[VOLATILITY] <= known[USUAL]
         assert trade["stop_loss_abs"] == pytest.approx(known[STOP], rel=1e-3)
         assert trade["stake_amount"] <= 10_500 * min(0.3 / known[VOLATILITY], 1.0)

@@ -70,9 +70,9 @@ def test_changed_candles_are_told_left_out_and_no_success(place: Path) -> None:
     assert "0 of 1 models evaluated. 1 model failed or not finished." in again.stdout
     assert "Incomplete: fold 1 (0 of 1 models)." in again.stdout
     assert "Pooled" not in again.stdout
-    found = json.loads((place / "changed" / "backtest.json").read_text("utf-8"))["results"]
-    assert (found["pools"], found["cells"]) == ([], [])
-    assert list(found["failures"]["fold-1"]) == ["BTCUSDT-15m"]
+    content = json.loads((place / "changed" / "backtest.json").read_text("utf-8"))["results"]
+    assert (content["pools"], content["cells"]) == ([], [])
+    assert list(content["failures"]["fold-1"]) == ["BTCUSDT-15m"]
 
 
 def test_a_history_that_is_too_short_is_one_sentence(place: Path) -> None:

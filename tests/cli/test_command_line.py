@@ -157,10 +157,10 @@ def test_a_folder_s_own_series_are_those_that_are_meant(tmp_path: Path) -> None:
     """At 4c79749 39 series of the default universe failed."""
     for name in ("BTC_USDT-1h.csv", "BINANCE_ETHUSDT, 240.csv"):
         (tmp_path / name).write_text("1704067200,1,2,0.5,1,3\n")
-    done: Any = call("data", "--source", "files", "--data-dir", str(tmp_path))
+    result: Any = call("data", "--source", "files", "--data-dir", str(tmp_path))
     signs = "Reading candles from files.\nFound 2 series in the folder: BTCUSDT-1h, ETHUSDT-4h\n"
-    assert (done.returncode, done.stderr) == (0, signs)
-    found = [line.partition(":")[0] for line in done.stdout.splitlines()]
+    assert (result.returncode, result.stderr) == (0, signs)
+    found = [line.partition(":")[0] for line in result.stdout.splitlines()]
     assert found[:2] == ["BTCUSDT-1h", "ETHUSDT-4h"]
     assert found[2].startswith("The newest candle of 2 series is of 2024-01-01")
     universe = tmp_path / "mine.yaml"

@@ -43,17 +43,17 @@ def profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     ids=" ".join,
 )
 def test_a_table_that_lacks_is_one_sentence_before_anything_is_done(words: list[str], profile: str) -> None:
-    done = CliRunner().invoke(app, [*words, profile, "--source", "demo"])
-    assert (done.exit_code, done.stdout) == (DataError.exit_code, "")
-    (told,) = done.stderr.splitlines()
+    result = CliRunner().invoke(app, [*words, profile, "--source", "demo"])
+    assert (result.exit_code, result.stdout) == (DataError.exit_code, "")
+    (told,) = result.stderr.splitlines()
     assert re.search(r"funding\.csv: .*; got No such file .* profile's covariates .* --tables FOLDER", told)
     assert [file.name for file in Path().iterdir()] == [profile]
 
 
 def test_features_of_a_profile_are_explained_with_where_they_come_from(profile: str) -> None:
-    told = CliRunner().invoke(app, ["features", "--profile", profile]).output
+    printed = CliRunner().invoke(app, ["features", "--profile", profile]).output
     # A range over 20 bars is in multiples of one over 240, so it needs 239 candles before its first.
-    assert re.search(r"BTCUSDT\.range_20 +BTCUSDT +239 +range_20 of the candles of BTCUSDT", told)
-    assert re.search(r"csv\.funding_rate +funding\.csv +0 +funding_rate, a column of the user's", told)
-    assert re.search(r"\nclose +the series +0 +last traded price", told)
-    assert "funding.csv: a row counts from its time plus 60 s until a newer one does" in told
+    assert re.search(r"BTCUSDT\.range_20 +BTCUSDT +239 +range_20 of the candles of BTCUSDT", printed)
+    assert re.search(r"csv\.funding_rate +funding\.csv +0 +funding_rate, a column of the user's", printed)
+    assert re.search(r"\nclose +the series +0 +last traded price", printed)
+    assert "funding.csv: a row counts from its time plus 60 s until a newer one does" in printed

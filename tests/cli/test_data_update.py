@@ -55,8 +55,8 @@ def test_what_the_api_says_now_can_be_accepted(exchange: ExchangeApi, word: str 
     exchange.revise(NAMES[0], changed_s, volume=1.0)
     assert re.search(r"BTCUSDT-15m +1,000 .* +0 +0 +0 +0", update("--bars", "900").output)
     words = [word] if word else []
-    done = CliRunner().invoke(app, ["data", *words, "--series", NAMES[0], "--accept-revision"])
-    assert re.search(r"BTCUSDT-15m +1,000 +2024-09-04T11:45:00Z +0 +1 +1 +0", done.output)
+    result = CliRunner().invoke(app, ["data", *words, "--series", NAMES[0], "--accept-revision"])
+    assert re.search(r"BTCUSDT-15m +1,000 +2024-09-04T11:45:00Z +0 +1 +1 +0", result.output)
     candles = open_source("live").candles(Series.parse(NAMES[0]), 900)
     assert candles.column("volume")[candles.open_time_s == changed_s] == 1.0
 
@@ -90,11 +90,11 @@ def test_a_symbol_that_no_exchange_has_fails_alone_and_is_not_asked_for(exchange
     ],
 )
 def test_words_that_an_update_cannot_mean_are_one_line(words: list[str], got: str) -> None:
-    done = CliRunner().invoke(app, ["data", *words])
-    assert done.exit_code == 2
-    assert got in done.stderr
+    result = CliRunner().invoke(app, ["data", *words])
+    assert result.exit_code == 2
+    assert got in result.stderr
 
 
 def test_data_itself_takes_the_source_live_too(exchange: ExchangeApi) -> None:
-    done = CliRunner().invoke(app, ["data", "--source", "live", "--series", NAMES[0], "--bars", "300"])
-    assert "BTCUSDT-15m: 300 of 300 rows kept" in done.output
+    result = CliRunner().invoke(app, ["data", "--source", "live", "--series", NAMES[0], "--bars", "300"])
+    assert "BTCUSDT-15m: 300 of 300 rows kept" in result.output

@@ -34,9 +34,9 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def refusal(*words: str) -> str:
-    done = CliRunner().invoke(app, words)
-    assert done.exit_code == 2, (words, done.output)
-    (line,) = done.stderr.splitlines()
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 2, (words, result.output)
+    (line,) = result.stderr.splitlines()
     assert not any(Path().iterdir())
     return line
 

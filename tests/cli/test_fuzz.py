@@ -28,7 +28,7 @@ def fuzz(folder: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
 def test_two_hundred_inputs_are_accepted_or_refused_in_a_sentence(trained_run: Any, tmp_path: Path) -> None:
     process = fuzz(tmp_path, "--run", trained_run.path, "--inputs", "200")
     assert process.returncode == 0, process.stdout + process.stderr
-    told = {
+    printed = {
         row.split(" | ")[0].strip("| "): row for row in process.stdout.splitlines() if row.startswith("| ")
     }
     kinds = {
@@ -42,7 +42,7 @@ def test_two_hundred_inputs_are_accepted_or_refused_in_a_sentence(trained_run: A
         "plans",
         "words",
     }
-    assert told.keys() >= kinds | {"ledgers", "days", "calls", "prices"}
+    assert printed.keys() >= kinds | {"ledgers", "days", "calls", "prices"}
     assert "| all | 200 |" in process.stdout
     assert not (tmp_path / "fuzz-failures").exists()
 

@@ -16,9 +16,9 @@ CALLED = "python -m v8 "
 
 
 def shown(*words: str) -> str:
-    done = CliRunner(env={"COLUMNS": "80"}).invoke(app, [*words, "--help"], prog_name=CALLED.strip())
-    assert done.exit_code == 0, done.output
-    return done.stdout
+    result = CliRunner(env={"COLUMNS": "80"}).invoke(app, [*words, "--help"], prog_name=CALLED.strip())
+    assert result.exit_code == 0, result.output
+    return result.stdout
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -33,18 +33,18 @@ def test_a_command_s_help_ends_with_examples_that_parse(name: str) -> None:
 
 @pytest.mark.parametrize("name", [None, *COMMANDS])
 def test_help_fits_80_columns_and_names_no_type_behind_a_flag(name: str | None) -> None:
-    told = shown(*([name] if name else []))
-    assert max(map(len, told.splitlines())) <= 80
-    assert "<bool>" not in told
-    for words in re.findall(r"^  (--[a-z-]+)  +(\S+)", told, re.MULTILINE):
+    text = shown(*([name] if name else []))
+    assert max(map(len, text.splitlines())) <= 80
+    assert "<bool>" not in text
+    for words in re.findall(r"^  (--[a-z-]+)  +(\S+)", text, re.MULTILINE):
         assert not words[1].startswith("<"), words
 
 
 def test_every_command_is_listed_with_a_whole_sentence() -> None:
-    told = shown()
-    assert [name for name in COMMANDS if f"\n  {name} " not in told] == []
-    assert "..." not in told.partition("\nTrain:\n")[2]
-    assert "A row is one bar ahead" not in told  # what stands below the first sentence
+    text = shown()
+    assert [name for name in COMMANDS if f"\n  {name} " not in text] == []
+    assert "..." not in text.partition("\nTrain:\n")[2]
+    assert "A row is one bar ahead" not in text  # what stands below the first sentence
 
 
 def test_commands_are_in_groups_of_what_they_are_for() -> None:

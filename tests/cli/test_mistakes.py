@@ -157,9 +157,9 @@ def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def call(line: str) -> Any:
-    done = CliRunner().invoke(app, shlex.split(line), prog_name=CALLED)
-    assert isinstance(done.exception, SystemExit), done.exception
-    return done
+    result = CliRunner().invoke(app, shlex.split(line), prog_name=CALLED)
+    assert isinstance(result.exception, SystemExit), result.exception
+    return result
 
 
 @pytest.mark.parametrize(("line", "said"), MISTAKES, ids=[line for line, _ in MISTAKES])

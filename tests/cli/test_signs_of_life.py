@@ -97,10 +97,10 @@ def test_where_there_is_no_tensorflow_none_starts(tmp_path: Path, monkeypatch: p
 
 
 def test_long_work_tells_how_much_of_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = list[str]()
-    with reporting_waiting_to(told.append):
+    messages = list[str]()
+    with reporting_waiting_to(messages.append):
         assert [*with_progress("abc", "Opening models")] == ["a", "b", "c"]
-        assert told == []  # it took no time
+        assert messages == []  # it took no time
         monkeypatch.setattr("v8.base.net.PROGRESS_INTERVAL_S", -1.0)
         assert [*with_progress("abc", "Opening models")] == ["a", "b", "c"]
-    assert told == [f"Opening models: {num} of 3" for num in range(3)]
+    assert messages == [f"Opening models: {num} of 3" for num in range(3)]

@@ -76,6 +76,6 @@ def test_prose_is_broken_between_words(capsys: pytest.CaptureFixture[str]) -> No
 def test_the_tables_of_commands_fit_80_columns(trained_run: Any, tmp_path: Path) -> None:
     shutil.copytree(trained_run.path, tmp_path / "run")
     for words in (["features", "--profile", "frontier"], ["report", str(tmp_path / "run")]):
-        done = CliRunner().invoke(app, words)
-        assert done.exit_code == 0, done.output
-        require_narrow(done.stdout)
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code == 0, result.output
+        require_narrow(result.stdout)

@@ -53,8 +53,8 @@ def _run_toy(profile: Profile, home: Path, candles: Candles | None = None) -> To
     """Train one series, demo's when none is given, evaluate, save and report it, load it in plain Keras."""
     candles = candles or DemoSource().candles(SERIES, profile.newest_bars)
     path = home / "runs" / profile.name
-    begun = RunRecord.begin(profile, candles.source, False, "python -m v8 run")
-    with pytest.MonkeyPatch.context() as patch, RunFolder(path, begun) as folder:
+    record = RunRecord.begin(profile, candles.source, False, "python -m v8 run")
+    with pytest.MonkeyPatch.context() as patch, RunFolder(path, record) as folder:
         patch.setenv("V8_HOME", str(home / "caches"))
         job = Job(candles, profile, 7, path / str(candles.series), is_publishable=False, candle_seconds=0.0)
         (outcome,) = InProcessEngine().train([job], RunObserver())

@@ -64,10 +64,10 @@ def test_g12_a_run_killed_mid_epoch_goes_on_to_identical_weights(
     assert "epoch 1 of 12" not in output  # the Ctrl-C had kept it
     state = json.loads((place.run / "run.json").read_text())["series"][SERIES]
     assert state["status"] == "running"
-    done = place.call(place.words(SERIES))
-    assert done.returncode == 0, done.stdout + done.stderr
+    result = place.call(place.words(SERIES))
+    assert result.returncode == 0, result.stdout + result.stderr
     # At least the first epoch of every process is saved, here the second of the training.
-    assert "epoch 2 of 12" not in done.stdout
+    assert "epoch 2 of 12" not in result.stdout
     metadata = json.loads((place.run / SERIES / "metadata.json").read_text())
     assert metadata["training"]["resumed_from_epoch"] >= 2
     straight = weights(trained[0].run / SERIES / "model.keras")

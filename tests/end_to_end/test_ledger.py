@@ -496,10 +496,10 @@ def test_forecast_once_says_what_it_did_and_how_to_look_at_it_and_posts_it(
     workplace.env[SECRET_VARIABLE] = SECRET
     with WebhookReceiver() as receiver:
         workplace.env["V8_POST_URL"] = receiver.url
-        done = workplace.call(["forecast", "runs/tiny"])
-    assert (done.returncode, without_signs(done.stderr)) == (0, "")
-    assert "2 forecasts issued, 0 scored." in done.stdout
-    assert "Ledger: runs/ledger.sqlite. Its record: python -m v8 track runs/tiny" in done.stdout
+        result = workplace.call(["forecast", "runs/tiny"])
+    assert (result.returncode, without_signs(result.stderr)) == (0, "")
+    assert "2 forecasts issued, 0 scored." in result.stdout
+    assert "Ledger: runs/ledger.sqlite. Its record: python -m v8 track runs/tiny" in result.stdout
     with Ledger.open(workplace.runs / "ledger.sqlite") as ledger:
         assert ledger.series("./tiny") == [SHORT, LONG]
     assert [*receiver.forecasts] == [(name, "2025-01-01T00:00:00Z") for name in (SHORT, LONG)]

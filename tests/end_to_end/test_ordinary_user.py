@@ -95,11 +95,11 @@ def test_a_home_that_cannot_be_written_costs_a_line(exchange: ExchangeApi, groun
         called_as_user("report", theirs, cwd=work, env=env)
     )  # nothing has changed since it was drawn
     shutil.rmtree(theirs / "report")
-    done = called_as_user("report", theirs, cwd=work, env=env)
-    require_quiet(done)
-    assert done.returncode == 6
-    assert "Leaderboard" in done.stdout
-    last_line = done.stderr.splitlines()[-1]
+    result = called_as_user("report", theirs, cwd=work, env=env)
+    require_quiet(result)
+    assert result.returncode == 6
+    assert "Leaderboard" in result.stdout
+    last_line = result.stderr.splitlines()[-1]
     assert "report/zh-TW.js could not be written" in last_line
     assert "got Permission denied." in last_line
 
@@ -108,10 +108,12 @@ def test_a_store_of_candles_that_cannot_be_written_is_not_brought_up_to_date(
     exchange: ExchangeApi, ground: Path
 ) -> None:
     env = environment(exchange, HOME=str(ground / "home"))
-    done = called_as_user("data", "update", "--series", SERIES, "--bars", "300", cwd=ground / "work", env=env)
-    require_quiet(done)
-    assert done.returncode == 6
-    (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    result = called_as_user(
+        "data", "update", "--series", SERIES, "--bars", "300", cwd=ground / "work", env=env
+    )
+    require_quiet(result)
+    assert result.returncode == 6
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
     assert line.startswith(f"error: {ground / 'home'}/.cache/v8/candles/")
     assert "must be written; got Permission denied." in line
 
@@ -131,10 +133,10 @@ def test_a_user_without_a_home_is_told_what_to_set(
         ["run", "--source", "demo", "--smoke", "--series", "BTCUSDT-15m"],
         ["run", "--list"],
     ):
-        done = called_as_user(*words, cwd=work, env=env, user_id=user_id)
-        require_quiet(done)
-        assert done.returncode == 6
-        (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+        result = called_as_user(*words, cwd=work, env=env, user_id=user_id)
+        require_quiet(result)
+        assert result.returncode == 6
+        (line,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
         assert line.startswith(f"{NO_HOME}{named} ")
         assert line.endswith("Set V8_HOME to a folder that you may write.")
         assert not list(work.iterdir()), "nothing is begun"
@@ -146,10 +148,10 @@ def test_a_user_without_a_home_is_told_what_to_set(
 def test_a_place_for_runs_that_cannot_be_written_is_refused(exchange: ExchangeApi, ground: Path) -> None:
     env = environment(exchange, HOME=str(ground / "home"))
     words = ["run", "--source", "demo", "--smoke", "--series", "BTCUSDT-15m"]
-    done = called_as_user(*words, cwd=ground / "home", env=env)
-    require_quiet(done)
-    assert done.returncode == 6
-    assert done.stderr.splitlines()[-1].startswith("error: runs: must be written; got Permission denied.")
+    result = called_as_user(*words, cwd=ground / "home", env=env)
+    require_quiet(result)
+    assert result.returncode == 6
+    assert result.stderr.splitlines()[-1].startswith("error: runs: must be written; got Permission denied.")
 
 
 @pytest.mark.parametrize(
@@ -168,7 +170,9 @@ def test_what_may_not_be_listed_or_read_is_named_as_that(
     (work / "folder").mkdir()
     (work / "folder").chmod(0o311)
     (work / "a-file.yaml").touch(mode=0o200)
-    done = called_as_user(*words, cwd=work, env={"HOME": str(work)})
-    require_quiet(done)
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"error: python -m v8 {words[0]}, {named}: {rule}; got {words[-1]}, which ")
+    result = called_as_user(*words, cwd=work, env={"HOME": str(work)})
+    require_quiet(result)
+    assert result.returncode == 2
+    assert result.stderr.startswith(
+        f"error: python -m v8 {words[0]}, {named}: {rule}; got {words[-1]}, which "
+    )

@@ -75,15 +75,15 @@ def test_the_password_of_an_archive_is_written_nowhere(
     workplace.env = {**workplace.env, "V8_HOME": str(home), "V8_VISION_URL": address, "NO_PROXY": "*"}
     three = [word for name in (GOOD, BAD, GONE) for word in ("--series", name)]
     where = ["--profile", str(workplace.profile), "--runs", str(tmp_path / "runs")]
-    done = workplace.call(["run", *where, "--epochs", "1", "--workers", "1", *three])
-    assert done.returncode == 4, done.stdout + done.stderr
+    result = workplace.call(["run", *where, "--epochs", "1", "--workers", "1", *three])
+    assert result.returncode == 4, result.stdout + result.stderr
     data = workplace.call(["data", *three])
     assert data.returncode == 3
-    assert guarded_archive in done.stdout  # the messages do say which archive it was
+    assert guarded_archive in result.stdout  # the messages do say which archive it was
     run = tmp_path / "runs" / "tiny"
     assert (run / "report.html").exists()
     assert guarded_archive in (run / BAD / "error.txt").read_text()
-    for text in (done.stdout, done.stderr, data.stdout, data.stderr):
+    for text in (result.stdout, result.stderr, data.stdout, data.stderr):
         assert PASSWORD not in text
     files = [path for folder in (run, home) for path in folder.rglob("*")]
     assert any(path.suffix == ".zip" for path in files)

@@ -71,8 +71,8 @@ def installed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> BareEnv
     def make(folder: Path) -> BareEnvironment:
         bare = BareEnvironment.at(folder)
         notebook = REPOSITORY / "scripts" / "notebook.ipynb"
-        done = bare.call("-c", INSTALL, notebook, f"{built.wheel}[app]")
-        assert done.returncode == 0, done.stderr
+        result = bare.call("-c", INSTALL, notebook, f"{built.wheel}[app]")
+        assert result.returncode == 0, result.stderr
         return bare
 
     return made_once(tmp_path_factory, "installed", make)[1]
@@ -117,9 +117,9 @@ def test_the_notebook_s_cell_leaves_all_other_packages_as_they_were(installed: B
 def test_the_version_has_its_commit_and_starts_nothing_heavy(
     built: Built, installed: BareEnvironment
 ) -> None:
-    done = installed.call("-X", "importtime", "-m", "v8", "--version")
-    assert done.stdout == f"v8 {VERSION} (commit {built.commit})\n"
-    imported = set(re.findall(r"\| +(\w+)$", done.stderr, re.MULTILINE))
+    result = installed.call("-X", "importtime", "-m", "v8", "--version")
+    assert result.stdout == f"v8 {VERSION} (commit {built.commit})\n"
+    imported = set(re.findall(r"\| +(\w+)$", result.stderr, re.MULTILINE))
     assert {"typer", "v8"} <= imported
     assert not {"keras", "pandas", "tensorflow"} & imported
 

@@ -164,10 +164,10 @@ def test_a_series_that_is_set_aside_waits_and_keeps_its_files_and_pin(
             folder.set_aside(BTC)
         assert folder.state(BTC) == SeriesState(candles=PIN)
         folder.set_aside(BTC)  # nothing is there any more
-    kept = [
+    text = [
         (tmp_path / "tiny" / f"{BTC}.replaced-{number}" / "metadata.json").read_text() for number in (1, 2)
     ]
-    assert kept == ["1\n", "2\n"]
+    assert text == ["1\n", "2\n"]
 
 
 def test_one_writer_at_a_time_and_the_other_is_named(tmp_path: Path, begun: RunRecord) -> None:

@@ -165,8 +165,8 @@ def test_each_forecast_of_a_history_is_the_one_made_at_its_time(loaded: Forecast
     assert len(history) == 3 * num_forecasts
     assert history.index.names == ["issued_at", "step", "open_time"]
     for back in (0, 1, 63, 64, 200, num_forecasts - 1):
-        known = trained_run.candles.newest(700, end_s=int(trained_run.candles.open_time_s[-1 - back]))
-        alone = loaded.predict(known)
+        candles = trained_run.candles.newest(700, end_s=int(trained_run.candles.open_time_s[-1 - back]))
+        alone = loaded.predict(candles)
         block = history.xs(alone.index[0], level="issued_at").droplevel("step")
         pd.testing.assert_frame_equal(block, alone, check_exact=True, check_freq=False)
 
@@ -205,8 +205,8 @@ def test_a_history_as_a_frame_stands_beside_the_candle_at_whose_close_it_was_iss
 @pytest.mark.tf
 def test_later_candles_change_no_row_of_a_frame(loaded: Forecaster, trained_run: Any) -> None:
     whole = loaded.forecast_history(trained_run.candles, as_frame=True)
-    known = trained_run.candles.newest(600, end_s=int(trained_run.candles.open_time_s[-101]))
-    part = loaded.forecast_history(known, as_frame=True)
+    candles = trained_run.candles.newest(600, end_s=int(trained_run.candles.open_time_s[-101]))
+    part = loaded.forecast_history(candles, as_frame=True)
     pd.testing.assert_frame_equal(part, whole.loc[part.index], check_exact=True, check_freq=False)
 
 

@@ -75,15 +75,15 @@ def refused(file: Path, match: str) -> None:
 @pytest.mark.tf
 def test_a_lambda_layer_saved_by_keras_is_refused(tmp_path: Path) -> None:
     inputs = keras.Input((2,))
-    told = str(tmp_path / "told")
-    outputs = keras.layers.Lambda(lambda x: x + 0.0 * Path(told).write_text("hello"))(inputs)
-    assert Path(told).exists()  # building it already ran the function
-    Path(told).unlink()
+    text = str(tmp_path / "told")
+    outputs = keras.layers.Lambda(lambda x: x + 0.0 * Path(text).write_text("hello"))(inputs)
+    assert Path(text).exists()  # building it already ran the function
+    Path(text).unlink()
     keras.Model(inputs, outputs).save(tmp_path / "model.keras")
     refused(
         tmp_path / "model.keras", r"may hold stock Keras layers.*; got __lambda__, keras\.layers\.Lambda\."
     )
-    assert not Path(told).exists()
+    assert not Path(text).exists()
 
 
 @keras.saving.register_keras_serializable(package="Strangers")

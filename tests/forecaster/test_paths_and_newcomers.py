@@ -58,8 +58,8 @@ def made(
         name: files.candles(Series.parse(name), profile.newest_bars) for name in (*TEACHER_FORCED, NEWCOMER)
     }
     run = home / "runs" / "tiny"
-    begun = RunRecord.begin(profile, "files", True, "python -m v8 run")
-    with pytest.MonkeyPatch.context() as patch, RunFolder(run, begun) as folder:
+    record = RunRecord.begin(profile, "files", True, "python -m v8 run")
+    with pytest.MonkeyPatch.context() as patch, RunFolder(run, record) as folder:
         patch.setenv("V8_HOME", str(home / "caches"))
         jobs = [
             Job(
@@ -191,8 +191,8 @@ def test_a_model_without_paths_refuses_and_says_which_have_them(trained_run: Any
     with pytest.raises(DataError, match=told):
         forecaster.paths(trained_run.candles)
     words = ["--source", "files", "--data-dir", str(trained_run.candles_dir), "--allow-old", "--paths", "9"]
-    done = CliRunner().invoke(app, ["predict", str(trained_run.folder), *words])
-    assert done.exit_code == 3 and "got a model of tiny." in done.stderr
+    result = CliRunner().invoke(app, ["predict", str(trained_run.folder), *words])
+    assert result.exit_code == 3 and "got a model of tiny." in result.stderr
 
 
 @pytest.mark.tf
@@ -276,9 +276,9 @@ def test_what_nobody_can_forecast_is_one_error(made: SimpleNamespace, tmp_path: 
     short = made.known[NEWCOMER].to_frame().tail(200)
     short.to_csv(tmp_path / f"{NEWCOMER}.csv")
     words = [str(made.run), "--source", "files", "--data-dir", str(tmp_path), "--allow-old"]
-    done = CliRunner().invoke(app, ["predict", *words, "--series", NEWCOMER])
-    assert done.exit_code == 3 and "BTCUSDT-15m" in done.stderr
-    assert "needs 259 unbroken candles at the end (20 lookback + 239 warm-up); got 200" in done.stderr
+    result = CliRunner().invoke(app, ["predict", *words, "--series", NEWCOMER])
+    assert result.exit_code == 3 and "BTCUSDT-15m" in result.stderr
+    assert "needs 259 unbroken candles at the end (20 lookback + 239 warm-up); got 200" in result.stderr
 
 
 @pytest.mark.nightly

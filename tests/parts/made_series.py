@@ -186,12 +186,12 @@ def make_candles(make_market_span: SeriesMaker) -> Callable[..., MadeSeries]:
         """Take actual values and model of shape (N, H) and the last close of each window."""
         num_windows, horizon_bars = closes.shape
         market = make_market_span(num_windows=num_windows, horizon_bars=horizon_bars, tasks=("ohlc",))
-        made = market.told(
+        candles = market.told(
             actual={"ohlc": np.repeat(closes[:, :, None], 4, axis=2)},
             history_close=np.repeat(np.array(last, np.float64)[:, None], 20, axis=1),
         )
         forecast = {"ohlc": np.repeat(model[:, :, None], 4, axis=2)}
-        return replace(made, model=forecast, scaling=offset_scaling({"ohlc": np.zeros((horizon_bars, 4))}))
+        return replace(candles, model=forecast, scaling=offset_scaling({"ohlc": np.zeros((horizon_bars, 4))}))
 
     return make
 

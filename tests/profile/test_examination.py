@@ -32,8 +32,8 @@ def register() -> Iterator[Callable[..., None]]:
 
 
 def with_mine(name: str = "mine") -> Profile:
-    known = load_profile("aligned")
-    return known.but(features=(*known.features, name))
+    profile = load_profile("aligned")
+    return profile.but(features=(*profile.features, name))
 
 
 def moved(close: FloatArray) -> FloatArray:

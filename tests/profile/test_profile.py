@@ -150,30 +150,31 @@ def test_a_profile_cannot_be_changed() -> None:
 
 
 def test_a_profile_that_was_changed_is_another_one_with_a_name_of_its_own() -> None:
-    known = Profile.of("frontier")
-    changed = known.but(learning_rate=3e-4, epochs=3)
+    profile = Profile.of("frontier")
+    changed = profile.but(learning_rate=3e-4, epochs=3)
     assert (changed.training.learning_rate, changed.training.epochs) == (3e-4, 3)
     assert (
-        known == load_profile("frontier") and known.but(learning_rate=known.training.learning_rate) == known
+        profile == load_profile("frontier")
+        and profile.but(learning_rate=profile.training.learning_rate) == profile
     )
-    assert re.fullmatch(r"frontier-but-[0-9a-f]{8}", changed.name) and changed.digest != known.digest
+    assert re.fullmatch(r"frontier-but-[0-9a-f]{8}", changed.name) and changed.digest != profile.digest
     # However it is said, and in however many steps, it is the same one.
-    assert changed == known.but(training={"epochs": 3, "learning_rate": np.float64(3e-4)})
-    assert changed == known.but(epochs=np.int64(3)).but(learning_rate=3e-4)
-    assert known.but(epochs=4).name != changed.name
-    assert known.but(epochs=4, name="mine").name == "mine"
-    assert len(known.but(name="a" * 64).but(epochs=4).name) == 64
+    assert changed == profile.but(training={"epochs": 3, "learning_rate": np.float64(3e-4)})
+    assert changed == profile.but(epochs=np.int64(3)).but(learning_rate=3e-4)
+    assert profile.but(epochs=4).name != changed.name
+    assert profile.but(epochs=4, name="mine").name == "mine"
+    assert len(profile.but(name="a" * 64).but(epochs=4).name) == 64
 
 
 def test_what_is_changed_keeps_the_rest_of_its_section() -> None:
-    known = Profile.of("frontier")
-    assert known.but(tasks={"ohlc": {"weight": 2}}).tasks["ohlc"].loss == known.tasks["ohlc"].loss
-    assert list(known.but(tasks={"bands": None}).tasks) == ["ohlc", "volatility", "range"]
-    assert known.but(dropout=0.5).network == known.but(network={"dropout": 0.5}).network
-    assert known.but(clip_norm=None).training.clip_norm is None
-    assert known.but(features=[*known.features, "rsi"]).features[-1] == "rsi"
+    profile = Profile.of("frontier")
+    assert profile.but(tasks={"ohlc": {"weight": 2}}).tasks["ohlc"].loss == profile.tasks["ohlc"].loss
+    assert list(profile.but(tasks={"bands": None}).tasks) == ["ohlc", "volatility", "range"]
+    assert profile.but(dropout=0.5).network == profile.but(network={"dropout": 0.5}).network
+    assert profile.but(clip_norm=None).training.clip_norm is None
+    assert profile.but(features=[*profile.features, "rsi"]).features[-1] == "rsi"
     other = {"family": "lstm_dense", "encoder_units": [4], "dense_units": [4], "dropout": 0.0}
-    assert known.but(network=other).network.family == "lstm_dense"
+    assert profile.but(network=other).network.family == "lstm_dense"
 
 
 @pytest.mark.parametrize(
@@ -564,13 +565,13 @@ def test_paths_say_quantiles_beside_any_network(tmp_path: Path, calibration: str
 
 
 def test_arrays_that_fit_are_taken() -> None:
-    known = load_profile("frontier")
+    profile = load_profile("frontier")
     levels = [0.1, 0.5, 0.9]
     for quantiles in (np.array(levels), pd.Series(levels), pd.Index(levels), pd.array(levels)):
-        assert known.but(quantiles=quantiles) == known.but(quantiles=levels)
+        assert profile.but(quantiles=quantiles) == profile.but(quantiles=levels)
     assert Profile("frontier", quantiles=np.array(levels)).quantiles == tuple(levels)
     network = {"family": "lstm_dense", "encoder_units": np.array([8, 4]), "dense_units": np.array([4])}
-    assert known.but(network={**network, "dropout": np.array(0.1)}).network.model_dump() == {
+    assert profile.but(network={**network, "dropout": np.array(0.1)}).network.model_dump() == {
         "family": "lstm_dense",
         "encoder_units": (8, 4),
         "dense_units": (4,),
@@ -607,11 +608,11 @@ def test_other_values_are_refused_with_key_and_rule(changes: dict[str, Any], wor
 
 @pytest.mark.parametrize("key", sorted(key_places()))
 def test_whatever_a_program_writes_is_taken_or_refused_in_a_sentence(key: str) -> None:
-    known = load_profile("frontier")
+    profile = load_profile("frontier")
     accepted = 0
     for value in (*ARRAYS, *OBJECTS):
         try:
-            known.but(**{key: value})
+            profile.but(**{key: value})
             accepted += 1
         except ProfileError as error:
             assert str(error).isprintable() and len(str(error)) <= 600

@@ -133,11 +133,11 @@ def test_every_forecast_of_every_fold_is_in_one_table(undisturbed: Path, tmp_pat
     found = table.groupby(["fold", "series"])
     assert set(found.groups) == {(fold, str(series)) for fold in (1, 2) for series in SERIES}
     for (fold, name), rows in found:
-        about = read_metadata(undisturbed / f"fold-{fold}" / name)
-        assert int(rows["issued_at"].min().timestamp()) >= about.trained_until_s
-        assert len(rows) == about.evaluation.num_windows * 2
+        metadata = read_metadata(undisturbed / f"fold-{fold}" / name)
+        assert int(rows["issued_at"].min().timestamp()) >= metadata.trained_until_s
+        assert len(rows) == metadata.evaluation.num_windows * 2
         errors = (rows["volatility"] - rows["volatility_actual"]).abs()
-        assert errors.mean() == pytest.approx(about.evaluation.error("volatility").overall, rel=1e-9)
+        assert errors.mean() == pytest.approx(metadata.evaluation.error("volatility").overall, rel=1e-9)
     assert (table["open_time"] >= table["issued_at"]).all()
     write_forecasts(undisturbed, one, form="csv", open_source=demo, names=["ETHUSDT-15m"])
     assert set(pd.read_csv(one)["series"]) == {"ETHUSDT-15m"}

@@ -37,10 +37,10 @@ def run(place: Path, *words: object) -> Result:
 @pytest.mark.parametrize("option", ["--series", "--redo"])
 def test_a_run_whose_every_series_is_taken_out_is_a_contradiction(place: Path, option: str) -> None:
     before = (place / "runs/tiny/run.json").read_bytes()
-    done = run(place, option, "BTCUSDT-15m", "--drop", "BTCUSDT-15m")
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: --drop BTCUSDT-15m: takes ")
-    assert f"got {option} BTCUSDT-15m together with it" in done.stderr
+    result = run(place, option, "BTCUSDT-15m", "--drop", "BTCUSDT-15m")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("error: --drop BTCUSDT-15m: takes ")
+    assert f"got {option} BTCUSDT-15m together with it" in result.stderr
     assert (place / "runs/tiny/run.json").read_bytes() == before
 
 
@@ -61,11 +61,11 @@ def with_failed(place: Path) -> Path:
 
 
 def test_a_mistyped_series_is_refused_with_the_nearest_name_and_never_enters_the_run(place: Path) -> None:
-    done = run(place, "--series", "BTCUSDT-15m", "--series", "BTCUSD-15m")
-    assert done.exit_code == 4, done.output
-    told = " ".join(done.stdout.split())
-    assert "BTCUSD-15m from files: needs a file" in told and "Did you mean BTCUSDT-15m" in told
-    assert "0 series trained now, 1 finished before, 1 failed." in told
+    result = run(place, "--series", "BTCUSDT-15m", "--series", "BTCUSD-15m")
+    assert result.exit_code == 4, result.output
+    text = " ".join(result.stdout.split())
+    assert "BTCUSD-15m from files: needs a file" in text and "Did you mean BTCUSDT-15m" in text
+    assert "0 series trained now, 1 finished before, 1 failed." in text
     assert recorded(place) == {"BTCUSDT-15m": "done"}
     assert not (place / "runs" / "tiny" / "BTCUSD-15m").exists()
     assert "BTCUSD-15m" not in (place / "runs" / "tiny" / "report.html").read_text()
@@ -84,16 +84,16 @@ def test_drop_takes_a_series_out_of_a_run_and_keeps_its_files(words: tuple[str, 
     preview = run(place, *words, "--drop", "BTCUSD-15m", "--dry-run")
     assert preview.exit_code == 0 and "Taken out of the run: BTCUSD-15m." in preview.stdout
     assert recorded(place) == {"BTCUSDT-15m": "done", "BTCUSD-15m": "failed"}
-    done = run(place, *words, "--drop", "BTCUSD-15m")
-    assert done.exit_code == 0, done.output
+    result = run(place, *words, "--drop", "BTCUSD-15m")
+    assert result.exit_code == 0, result.output
     kept = path / "BTCUSD-15m.dropped-1"
-    assert f"BTCUSD-15m: taken out of the run; its files are kept in {kept}." in done.stdout
+    assert f"BTCUSD-15m: taken out of the run; its files are kept in {kept}." in result.stdout
     # The rest of the run is what is gone on with, not all series of the source.
-    assert "0 series trained now, 1 finished before, 0 failed." in done.stdout
+    assert "0 series trained now, 1 finished before, 0 failed." in result.stdout
     assert recorded(place) == {"BTCUSDT-15m": "done"}
     assert (kept / "error.txt").read_text() == "what went wrong"
     assert "127.0.0.1" not in (path / "report.html").read_text()
-    assert "--drop" not in done.stdout
+    assert "--drop" not in result.stdout
 
 
 def test_a_finished_series_can_be_dropped_twice_and_nothing_of_it_is_lost(place: Path) -> None:
@@ -106,13 +106,13 @@ def test_a_finished_series_can_be_dropped_twice_and_nothing_of_it_is_lost(place:
         path / "serving.json",
         {"format": SERVING_FORMAT, "serving": {"BTCUSDT-15m": "2025-01-01"}, "decisions": []},
     )
-    done = run(place, "--drop", "BTCUSDT-15m")
-    assert done.exit_code == 0, done.output
+    result = run(place, "--drop", "BTCUSDT-15m")
+    assert result.exit_code == 0, result.output
     assert recorded(place) == {} and not folder.exists()
     assert (path / "BTCUSDT-15m.dropped-1" / "model.keras").read_bytes() == before
     assert (generation / "BTCUSDT-15m" / "model.keras").read_bytes() == before
     assert read_serving(path).generations == {}
-    assert "No series is finished." in done.stdout
+    assert "No series is finished." in result.stdout
     # Trained or copied back in later, it can leave again.
     shutil.copytree(path / "BTCUSDT-15m.dropped-1", folder)
     content = json.loads((path / "run.json").read_text())

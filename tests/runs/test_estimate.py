@@ -39,7 +39,7 @@ def workers(
     pace = ProgressEstimate(num_series, clock)
     waiting = names(num_series)
     ends = []
-    told = []
+    messages = []
 
     def begin(is_first: bool) -> None:
         series = waiting.pop(0)
@@ -54,12 +54,12 @@ def workers(
         end_s, series = ends.pop(0)
         for share in (0.5, 1.0):  # also between two ends, when a terminal is drawn
             clock.now_s += (end_s - clock.now_s) * share
-            told.append((clock.now_s, pace.left_s))
+            messages.append((clock.now_s, pace.left_s))
         pace.on_event(SeriesOutcome(series))
         if waiting:
             begin(is_first=False)
-        told.append((clock.now_s, pace.left_s))
-    for moment_s, left_s in told:
+        messages.append((clock.now_s, pace.left_s))
+    for moment_s, left_s in messages:
         yield clock.now_s - moment_s, left_s
 
 

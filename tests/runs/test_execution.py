@@ -493,9 +493,9 @@ def test_a_finished_run_lies_well_on_a_disk_that_is_read_only(plan: Plan, tmp_pa
         make_read_only(disk)
         with opened(plan) as folder:
             assert carried_out(plan, folder, Market(), HollowEngine()).num_finished_before == 1
-        told: list[str] = []
-        assert [row.series for row in write_outputs(plan.path, lambda error: told.append(str(error)))]
-        assert told == []
+        messages: list[str] = []
+        assert [row.series for row in write_outputs(plan.path, lambda error: messages.append(str(error)))]
+        assert messages == []
         more = make_plan(plan.profile, [ONE, TWO], plan.path)
         with opened(more) as folder, pytest.raises(StorageError, match="got Read-only file system"):
             carried_out(more, folder, Market(), HollowEngine())
@@ -572,9 +572,9 @@ def test_who_continues_a_run_compiles_loops_as_it_was_begun(
             if begun:
                 folder.choose_once("loops", lambda: "whole_of_16")
             carried_out(plan, folder, Market(), engine := HollowEngine())
-        told = json.loads((plan.path / "run.json").read_text())["loops"]
+        text = json.loads((plan.path / "run.json").read_text())["loops"]
         loops = begun or "stepwise"
-        assert (told, engine.flags) == (loops, FLAGS[loops])
+        assert (text, engine.flags) == (loops, FLAGS[loops])
         assert os.environ["XLA_FLAGS"] == TASK_PER_OPERATION  # the next run in this process chooses anew
 
 

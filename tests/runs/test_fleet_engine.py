@@ -102,8 +102,8 @@ def test_a_fleet_of_three_publishes_the_models_of_the_serial_workshop(
     make_jobs: Callable[..., list[Job]], serial: dict[str, list[np.ndarray]], one_trainer: OneTrainer
 ) -> None:
     jobs = make_jobs(*NAMES)
-    told = []
-    outcomes = list(made(jobs, told.append, None, one_trainer))
+    events = []
+    outcomes = list(made(jobs, events.append, None, one_trainer))
     assert {str(outcome.series): outcome.reason for outcome in outcomes} == dict.fromkeys(NAMES)
     for job in jobs:
         assert_same_weights(weights_in(job), serial[str(job.series)])
@@ -113,7 +113,7 @@ def test_a_fleet_of_three_publishes_the_models_of_the_serial_workshop(
         assert training["peak_memory_bytes"] > 0
         assert training["windows_per_s"] > 0
         assert training["fleet_size"] == 3
-    assert not [event for event in told if isinstance(event, Note)]
+    assert not [event for event in events if isinstance(event, Note)]
     folders = {job.series: job.folder for job in jobs}
     for outcome in outcomes:
         evaluation = read_metadata(folders[outcome.series]).evaluation
@@ -233,10 +233,10 @@ def test_a_damaged_checkpoint_costs_a_line_and_no_series(
     jobs = make_jobs(*NAMES)
     (jobs[0].folder / CHECKPOINT).parent.mkdir(parents=True)
     (jobs[0].folder / CHECKPOINT).write_bytes(b"no zip")
-    told: list[Event] = []
-    outcomes = by_name(made(jobs, told.append, 3, one_trainer))
+    events: list[Event] = []
+    outcomes = by_name(made(jobs, events.append, 3, one_trainer))
     assert [outcomes[name].reason for name in NAMES] == [None] * 3
-    notes = [event.text for event in told if isinstance(event, Note) and "checkpoint" in event.text]
+    notes = [event.text for event in events if isinstance(event, Note) and "checkpoint" in event.text]
     assert notes == [
         f"{NAMES[0]}: checkpoint.npz must be a checkpoint that can be read; got damage: it does not match "
         "its sha256. It is ignored, and the series trains from its first epoch."
@@ -249,7 +249,7 @@ def test_out_of_memory_halves_the_fleet_and_every_series_goes_on_where_it_was(
 ) -> None:
     assert one_trainer.trainer is not None
     jobs = make_jobs(*NAMES)
-    told = []
+    events = []
     trainers = []
 
     def make_trainer(*_: Any, **__: Any) -> Trainer:
@@ -257,10 +257,10 @@ def test_out_of_memory_halves_the_fleet_and_every_series_goes_on_where_it_was(
         trainers.append(Small(one_trainer.trainer))
         return trainers[-1]
 
-    outcomes = by_name(made(jobs, told.append, None, make_trainer))
+    outcomes = by_name(made(jobs, events.append, None, make_trainer))
     assert [outcomes[name].reason for name in NAMES] == [None] * 3
     assert [trainer.sizes for trainer in trainers] == [[3], [2, 1]]
-    notes = [event.text for event in told if isinstance(event, Note)]
+    notes = [event.text for event in events if isinstance(event, Note)]
     assert notes[0] == "A fleet of 3 ran out of memory; it goes on in fleets of 2."
     for job in jobs:
         assert_same_weights(weights_in(job), serial[str(job.series)])

@@ -90,11 +90,11 @@ def test_every_shipped_profile_says_for_whom_it_is_and_what_forty_series_cost_he
     assert next(iter(audiences())) == RunOptions().profile == "frontier"
     save_cost(load_profile("frontier"), RunCost(20, 90.0, 8.0, 2))
     print_profiles()
-    told = " ".join(capsys.readouterr().out.split())
-    assert "40 series of each took here profile time for whom" in told
-    assert "frontier 3 min whoever wants the most skill for the least time; the default" in told
-    assert "aligned – whoever comes from V8_ALIGNED_WITH_V7 and wants its network, for hours on a CPU" in told
-    assert told.endswith("A run of a profile measures it.")
+    text = " ".join(capsys.readouterr().out.split())
+    assert "40 series of each took here profile time for whom" in text
+    assert "frontier 3 min whoever wants the most skill for the least time; the default" in text
+    assert "aligned – whoever comes from V8_ALIGNED_WITH_V7 and wants its network, for hours on a CPU" in text
+    assert text.endswith("A run of a profile measures it.")
 
 
 def test_a_newer_run_of_as_many_series_counts(make_profile: Any) -> None:

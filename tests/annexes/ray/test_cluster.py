@@ -107,22 +107,22 @@ class ToyRay:
 def jobs(make_profile: Any) -> list[Job]:
     profile = make_profile()
     folder = Path("/nowhere")
-    found = [DemoSource().candles(Series.parse(name), 50, None) for name in NAMES]
-    return [Job(each, profile, 1, folder / str(each.series), False, 0.0) for each in found]
+    candles = [DemoSource().candles(Series.parse(name), 50, None) for name in NAMES]
+    return [Job(each, profile, 1, folder / str(each.series), False, 0.0) for each in candles]
 
 
 def carried_out(
     ray: ToyRay, jobs: list[Job], *, workers: str = "auto", fleet_size: str = "auto", device: str = "auto"
 ) -> tuple[dict[str, str | None], list[Event]]:
     """Let the toy do jobs; return each series' reason of failure, and all that was told."""
-    told: list[Event] = []
+    events: list[Event] = []
     placement = remote_placement(workers, fleet_size, device, None)
-    tasks = cluster._Tasks(ray, placement, jobs, EventCallback(told.append), Path("/nowhere/sign"))
+    tasks = cluster._Tasks(ray, placement, jobs, EventCallback(events.append), Path("/nowhere/sign"))
     ended: list[SeriesOutcome] = []
     while tasks.has_unfinished:
         ended += tasks.receive()
     assert len({one.series for one in ended}) == len(ended)
-    return {str(one.series): one.reason for one in ended}, told
+    return {str(one.series): one.reason for one in ended}, events
 
 
 def test_each_series_is_a_task_on_a_core_and_no_more_run_than_there_are(jobs: list[Job]) -> None:

@@ -160,10 +160,10 @@ def test_a_trial_that_fails_does_not_end_the_search_but_one_must_go_through(
     def fail(jobs: Sequence[Job], observer: RunObserver) -> Iterator[SeriesOutcome]:
         yield from (SeriesOutcome(job.series, reason="out of luck") for job in jobs)
 
-    told: list[str] = []
+    messages: list[str] = []
     with pytest.raises(SeriesError, match=r"needs a trial that goes through all folds; got 2 others"):
-        search_in(tmp_path, EngineOf(fail), told).run(NUM_TRIALS, lambda: True)
-    assert [line for line in told if "out of luck" in line] == [
+        search_in(tmp_path, EngineOf(fail), messages).run(NUM_TRIALS, lambda: True)
+    assert [line for line in messages if "out of luck" in line] == [
         "failed: BTCUSDT-15m in fold-1: must be evaluated; got out of luck. Mend that and repeat."
     ] * 2
 
@@ -179,10 +179,10 @@ def test_a_record_that_is_none_is_refused_and_can_be_set_aside(undisturbed: Sear
         match=r"study\.sqlite: must be the record of trials .* got DatabaseError: file is not a",
     ):
         search_in(tmp_path, Trains(0)).run(1, lambda: True)
-    told: list[str] = []
-    again = replace(search_in(tmp_path, Trains(0), told), is_redone=True)
+    messages: list[str] = []
+    again = replace(search_in(tmp_path, Trains(0), messages), is_redone=True)
     again.run(NUM_TRIALS, lambda: True)  # with what was trained: this one trains nothing
-    assert f"{file} is {tmp_path / 'study.replaced-1.sqlite'} now." in told
+    assert f"{file} is {tmp_path / 'study.replaced-1.sqlite'} now." in messages
     assert (tmp_path / "study.replaced-1.sqlite").read_text().startswith("what is this? ")
     for name in FILES:
         assert (tmp_path / name).read_text() == (undisturbed.path / name).read_text()
@@ -321,10 +321,10 @@ def test_ranges_that_cannot_be_meant_are_one_sentence(text: str, told: str, tmp_
 
 
 def test_a_profile_without_ranges_is_told_how_to_give_it_some() -> None:
-    done = CliRunner().invoke(app, ["search", "aligned", "--source", "demo"])
-    assert done.exit_code == 2
-    assert "aligned.yaml: must be a file that can be read" in done.stderr
-    assert done.stderr.endswith("frontier.yaml, or name another file with --ranges.\n")
+    result = CliRunner().invoke(app, ["search", "aligned", "--source", "demo"])
+    assert result.exit_code == 2
+    assert "aligned.yaml: must be a file that can be read" in result.stderr
+    assert result.stderr.endswith("frontier.yaml, or name another file with --ranges.\n")
 
 
 def test_the_shipped_ranges_fit_their_profiles() -> None:
@@ -352,8 +352,8 @@ def test_a_range_draws_what_it_says(tmp_path: Path) -> None:
 
 def test_without_optuna_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
-    done = CliRunner().invoke(app, ["search", "frontier"])
-    assert done.exit_code == 2
-    assert "needs the extra `search` of v8; got none installed. Run: " in done.stderr
-    assert done.stderr.rstrip().endswith("-m pip install optuna.")
-    assert len(done.stderr.splitlines()) == 1
+    result = CliRunner().invoke(app, ["search", "frontier"])
+    assert result.exit_code == 2
+    assert "needs the extra `search` of v8; got none installed. Run: " in result.stderr
+    assert result.stderr.rstrip().endswith("-m pip install optuna.")
+    assert len(result.stderr.splitlines()) == 1

@@ -81,10 +81,10 @@ def test_model_cards_can_name_the_dataset(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_candles_of_a_dataset_are_checked_like_all_others(hub: Hub) -> None:
-    found = source().candles(SERIES, 200)
-    assert len(found) == 200
-    assert found.source == "hub"
-    assert int(found.open_time_s[-1]) == START_S + 299 * 3_600
+    candles = source().candles(SERIES, 200)
+    assert len(candles) == 200
+    assert candles.source == "hub"
+    assert int(candles.open_time_s[-1]) == START_S + 299 * 3_600
 
 
 def test_all_series_come_from_one_commit_that_is_asked_for_once(hub: Hub) -> None:

@@ -68,19 +68,19 @@ def source(change: Callable[[pd.DataFrame], pd.DataFrame | None] = lambda table:
 
 
 def test_candles_are_closed_on_the_grid_and_say_whose_prices_they_are() -> None:
-    found = source().candles(QUARTERS, 300)
-    assert (len(found), found.source, found.series) == (300, "yfinance", QUARTERS)
-    assert int(found.open_time_s[-1]) == NOW_S - 900  # the running one is not among them
-    assert found.report.num_unclosed == 1
-    assert found.report.priced_as == "BTC-USD"
-    assert "prices of BTC-USD" in found.report.summary()
-    assert asdict(found.report)["priced_as"] == "BTC-USD"
+    candles = source().candles(QUARTERS, 300)
+    assert (len(candles), candles.source, candles.series) == (300, "yfinance", QUARTERS)
+    assert int(candles.open_time_s[-1]) == NOW_S - 900  # the running one is not among them
+    assert candles.report.num_unclosed == 1
+    assert candles.report.priced_as == "BTC-USD"
+    assert "prices of BTC-USD" in candles.report.summary()
+    assert asdict(candles.report)["priced_as"] == "BTC-USD"
 
 
 def test_the_volume_of_yahoo_is_not_read() -> None:
-    found = source().candles(QUARTERS, 300)
-    assert not found.has_volume
-    assert "no volume" in found.report.summary()
+    candles = source().candles(QUARTERS, 300)
+    assert not candles.has_volume
+    assert "no volume" in candles.report.summary()
 
 
 def test_what_was_traded_is_asked_for_unadjusted_with_a_limit_and_no_more_than_needed() -> None:
@@ -99,9 +99,9 @@ def test_yahoo_has_sixty_days_of_quarters_and_two_years_of_hours_and_that_is_wha
 
 
 def test_an_end_is_kept_and_what_is_newer_is_counted() -> None:
-    found = source().candles(QUARTERS, 100, end_s=NOW_S - 10 * 900)
-    assert int(found.open_time_s[-1]) == NOW_S - 10 * 900
-    assert (len(found), found.report.num_newer) == (100, 9)
+    candles = source().candles(QUARTERS, 100, end_s=NOW_S - 10 * 900)
+    assert int(candles.open_time_s[-1]) == NOW_S - 10 * 900
+    assert (len(candles), candles.report.num_newer) == (100, 9)
 
 
 @pytest.mark.parametrize(
@@ -273,8 +273,8 @@ def test_the_package_itself_asks_and_its_tables_are_read(
     session = requests.Session()
     session.mount("https://", OnLoopback(yahoo.server_port))
     real = YahooSource(download=partial(opened.download, session=session), now=lambda: float(NOW_S))
-    found = real.candles(QUARTERS, 300)
-    assert (len(found), int(found.open_time_s[-1])) == (300, NOW_S - 900)
-    expected = yahoo_table(int(found.open_time_s[0]), NOW_S, 900)
-    np.testing.assert_allclose(found.column("close"), expected["Close", "BTC-USD"])
+    candles = real.candles(QUARTERS, 300)
+    assert (len(candles), int(candles.open_time_s[-1])) == (300, NOW_S - 900)
+    expected = yahoo_table(int(candles.open_time_s[0]), NOW_S, 900)
+    np.testing.assert_allclose(candles.column("close"), expected["Close", "BTC-USD"])
     assert any("interval=15m" in path for path in yahoo.asked)

@@ -57,17 +57,17 @@ def context(path: Path, notify: Callable[[Event], None] = lambda event: None) ->
 def test_a_tracker_that_fails_is_dropped_with_one_note(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[Event] = []
+    events: list[Event] = []
     tracker = FullDisk()
     kind = replace(TRACKERS["tensorboard"], open=lambda run: tracker)
     monkeypatch.setitem(TRACKERS, "tensorboard", kind)
     follower = Follower("tensorboard")
-    follower.on_begin(context(tmp_path, told.append))
+    follower.on_begin(context(tmp_path, events.append))
     for event in (epoch_ended(1), epoch_ended(2), SeriesOutcome(SERIES), SeriesOutcome(SERIES, reason="no")):
         follower.on_event(event)
     follower.on_end()
     assert tracker.num_asked == 1
-    assert told == [Note("--track tensorboard stopped, the run goes on: No space left on device")]
+    assert events == [Note("--track tensorboard stopped, the run goes on: No space left on device")]
 
 
 @pytest.mark.parametrize(

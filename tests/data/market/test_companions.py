@@ -34,29 +34,29 @@ def files(tmp_path: Path) -> CandleSource:
 
 
 def test_a_bar_that_another_series_lacks_is_left_out_and_counted(files: CandleSource) -> None:
-    found = Companions(covariate_inputs(NAMES)).candles(files, ETH, 100)
+    candles = Companions(covariate_inputs(NAMES)).candles(files, ETH, 100)
     own = files.candles(ETH, 200)
     other = files.candles(BTC, 200)
     shared = np.intersect1d(own.open_time_s, other.open_time_s)
     # A hundred candles up to the newest that both have, without the one between that is missing.
-    assert found.open_time_s.tolist() == shared[-99:].tolist()
-    assert found.segment.tolist() == [0] * 91 + [1] * 8
-    assert found.report.num_alone == 1
-    assert found.report.lacking == {"BTCUSDT-15m": 3}
-    assert "1 without a covariate" in found.report.summary()
-    assert "3 bars lack BTCUSDT-15m" in found.report.summary()
-    assert found.report.num_read == found.report.num_kept + sum(found.report.dropped().values())
-    chosen = np.isin(other.open_time_s, found.open_time_s)
-    np.testing.assert_array_equal(found.covariates["BTCUSDT.close"], other.column("close")[chosen])
-    assert found.report.num_newer == 0
+    assert candles.open_time_s.tolist() == shared[-99:].tolist()
+    assert candles.segment.tolist() == [0] * 91 + [1] * 8
+    assert candles.report.num_alone == 1
+    assert candles.report.lacking == {"BTCUSDT-15m": 3}
+    assert "1 without a covariate" in candles.report.summary()
+    assert "3 bars lack BTCUSDT-15m" in candles.report.summary()
+    assert candles.report.num_read == candles.report.num_kept + sum(candles.report.dropped().values())
+    chosen = np.isin(other.open_time_s, candles.open_time_s)
+    np.testing.assert_array_equal(candles.covariates["BTCUSDT.close"], other.column("close")[chosen])
+    assert candles.report.num_newer == 0
 
 
 def test_the_same_candles_are_found_again_when_what_lacked_has_come(files: CandleSource) -> None:
-    found = Companions(covariate_inputs(NAMES)).candles(files, ETH, 100)
+    candles = Companions(covariate_inputs(NAMES)).candles(files, ETH, 100)
     frame = DEMO.candles(BTC, 200).to_frame()
     frame.drop(frame.index[-11]).to_csv(Path(files.folder) / "BTCUSDT-15m.csv")  # type: ignore[attr-defined]
-    again = Companions(covariate_inputs(NAMES)).candles(files, ETH, 100, int(found.open_time_s[-1]))
-    assert again.digest == found.digest
+    again = Companions(covariate_inputs(NAMES)).candles(files, ETH, 100, int(candles.open_time_s[-1]))
+    assert again.digest == candles.digest
     assert len(Companions(covariate_inputs(NAMES)).candles(files, ETH, 100)) == 99
 
 
@@ -155,9 +155,9 @@ def test_a_back_test_shows_neighbours_as_far_as_its_series() -> None:
 
 
 def test_what_lies_beside_candles_is_part_of_their_digest_and_cut_with_them() -> None:
-    found = Companions(covariate_inputs(NAMES)).candles(DEMO, ETH, 40)
-    other = replace(found, covariates={"BTCUSDT.close": found.covariates["BTCUSDT.close"] * 2})
-    assert len({found.digest, other.digest, DEMO.candles(ETH, 40).digest}) == 3
+    candles = Companions(covariate_inputs(NAMES)).candles(DEMO, ETH, 40)
+    other = replace(candles, covariates={"BTCUSDT.close": candles.covariates["BTCUSDT.close"] * 2})
+    assert len({candles.digest, other.digest, DEMO.candles(ETH, 40).digest}) == 3
     np.testing.assert_array_equal(
-        found.newest(10).covariates["BTCUSDT.close"], found.covariates["BTCUSDT.close"][-10:]
+        candles.newest(10).covariates["BTCUSDT.close"], candles.covariates["BTCUSDT.close"][-10:]
     )

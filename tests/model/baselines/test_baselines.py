@@ -40,13 +40,13 @@ def test_naive_is_what_pandas_rolls_over_repeated_last_closes(
     make_span, seed: int, horizon_bars: int, price: float
 ) -> None:
     series = make_span(num_windows=3, horizon_bars=horizon_bars, seed=seed, price=price)
-    made = series.forecast("naive")
+    forecast = series.forecast("naive")
     expected = _rolled_by_pandas(series.test.history_close, horizon_bars)
-    np.testing.assert_allclose(made["bands"], expected["bands"], rtol=1e-9)
-    np.testing.assert_allclose(made["volatility"], expected["volatility"], rtol=1e-7)
+    np.testing.assert_allclose(forecast["bands"], expected["bands"], rtol=1e-9)
+    np.testing.assert_allclose(forecast["volatility"], expected["volatility"], rtol=1e-7)
     last = series.test.history_close[:, -1]
-    assert made["ohlc"].shape == (3, horizon_bars, 4)
-    assert (made["ohlc"] == last[:, None, None]).all()
+    assert forecast["ohlc"].shape == (3, horizon_bars, 4)
+    assert (forecast["ohlc"] == last[:, None, None]).all()
 
 
 @given(seed=st.integers(0, 10_000))
@@ -55,22 +55,22 @@ def test_last_close_keeps_bands_and_volatility_at_the_value_pandas_gives_the_anc
     make_span, seed: int
 ) -> None:
     series = make_span(num_windows=3, horizon_bars=4, seed=seed)
-    made = series.forecast("last_close")
+    forecast = series.forecast("last_close")
     mean, std = (pd.DataFrame(series.test.history_close.T).agg(how).to_numpy() for how in ("mean", "std"))
     for step in range(4):
-        np.testing.assert_allclose(made["bands"][:, step, 0], mean + 2 * std, rtol=1e-12)
-        np.testing.assert_allclose(made["bands"][:, step, 1], mean - 2 * std, rtol=1e-12)
-        np.testing.assert_allclose(made["volatility"][:, step, 0], std / mean, rtol=1e-12)
-    np.testing.assert_array_equal(made["ohlc"], series.forecast(NAIVE)["ohlc"])
+        np.testing.assert_allclose(forecast["bands"][:, step, 0], mean + 2 * std, rtol=1e-12)
+        np.testing.assert_allclose(forecast["bands"][:, step, 1], mean - 2 * std, rtol=1e-12)
+        np.testing.assert_allclose(forecast["volatility"][:, step, 0], std / mean, rtol=1e-12)
+    np.testing.assert_array_equal(forecast["ohlc"], series.forecast(NAIVE)["ohlc"])
 
 
 def test_last_close_has_the_bands_worked_out_by_hand(make_span) -> None:
     # Ten closes of 99 and ten of 101: mean 100, squared deviations 20 x 1, sample variance 20 / 19.
     closes = np.tile([99.0] * 10 + [101.0] * 10, (7, 1))
-    made = make_span().told(history_close=closes).forecast("last_close")
+    span = make_span().told(history_close=closes).forecast("last_close")
     std = (20 / 19) ** 0.5  # 1.02598
-    np.testing.assert_allclose(made["bands"][0, 0], [100 + 2 * std, 100 - 2 * std], rtol=1e-14)
-    assert made["volatility"][0, 0, 0] == pytest.approx(0.01025978352085154, rel=1e-12)
+    np.testing.assert_allclose(span["bands"][0, 0], [100 + 2 * std, 100 - 2 * std], rtol=1e-14)
+    assert span["volatility"][0, 0, 0] == pytest.approx(0.01025978352085154, rel=1e-12)
 
 
 def test_offset_is_naive_times_one_constant_per_step_and_column(make_span, offset_scaling) -> None:
@@ -78,10 +78,10 @@ def test_offset_is_naive_times_one_constant_per_step_and_column(make_span, offse
     # log 1.01 on the high of step 2 and nothing elsewhere: that cell alone is 1 % above the last close.
     shift = np.zeros((2, 4))
     shift[1, 1] = np.log(1.01)
-    made = replace(series, scaling=offset_scaling({"ohlc": shift})).forecast("offset")["ohlc"]
+    forecast = replace(series, scaling=offset_scaling({"ohlc": shift})).forecast("offset")["ohlc"]
     expected = np.repeat(series.test.history_close[:, -1:], 8, axis=1).reshape(-1, 2, 4)
     expected[:, 1, 1] *= 1.01
-    np.testing.assert_allclose(made, expected, rtol=1e-14)
+    np.testing.assert_allclose(forecast, expected, rtol=1e-14)
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -113,9 +113,9 @@ def test_a_baseline_knows_nothing_of_later_bars(make_market_span, name: str, win
 def test_a_baseline_forecasts_the_tasks_of_the_span_only_and_names_its_source(
     make_market_span, name: str, tasks: tuple[str, ...]
 ) -> None:
-    made = make_market_span(tasks=tasks).forecast(name)
-    assert set(made) == set(tasks)
-    for task, values in made.items():
+    span = make_market_span(tasks=tasks).forecast(name)
+    assert set(span) == set(tasks)
+    for task, values in span.items():
         # Of a task's own train windows only: the others change nothing.
         np.testing.assert_array_equal(values, make_market_span().forecast(name)[task])
     assert BASELINES[name].name == name
@@ -163,25 +163,25 @@ def test_drift_goes_on_as_the_train_span_went(make_market_span) -> None:
     series = make_market_span()
     closes = series.train.history_close[:, -1]
     drift = np.mean(np.log(series.train.actual["ohlc"][:, 0, 3] / closes))
-    made = series.forecast("drift")
+    forecast = series.forecast("drift")
     path = series.test.history_close[:, -1:] * np.exp(drift * np.array([1, 2, 3]))
-    np.testing.assert_allclose(made["ohlc"], np.repeat(path[:, :, None], 4, axis=2), rtol=1e-12)
+    np.testing.assert_allclose(forecast["ohlc"], np.repeat(path[:, :, None], 4, axis=2), rtol=1e-12)
     rolled = pd.Series(np.concatenate([series.test.history_close[5], path[5]])).rolling(20)
     mean = rolled.mean().to_numpy()[-3:]
     std = rolled.std().to_numpy()[-3:]
-    np.testing.assert_allclose(made["bands"][5], np.stack([mean + 2 * std, mean - 2 * std], axis=1))
-    np.testing.assert_allclose(made["volatility"][5, :, 0], std / mean)
+    np.testing.assert_allclose(forecast["bands"][5], np.stack([mean + 2 * std, mean - 2 * std], axis=1))
+    np.testing.assert_allclose(forecast["volatility"][5, :, 0], std / mean)
 
 
 @pytest.mark.parametrize("name", EVERY[4:])
 def test_what_knows_the_range_errs_less_than_naive_on_a_random_walk(make_market_span, name: str) -> None:
     series = make_market_span(num_train=3_000, num_windows=1_500, horizon_bars=10, seed=3)
     naive = series.forecast(NAIVE)
-    made = series.forecast(name)
+    forecast = series.forecast(name)
     actual = series.test.actual
     # Real coins give 0.97, 0.88 and 0.86 (median of 40 series).
     for task, limit in (("ohlc", 0.99), ("bands", 0.9), ("volatility", 0.88)):
-        error, of_naive = (np.abs(each[task] - actual[task]).mean() for each in (made, naive))
+        error, of_naive = (np.abs(each[task] - actual[task]).mean() for each in (forecast, naive))
         assert error < limit * of_naive
 
 

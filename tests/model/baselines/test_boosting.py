@@ -86,12 +86,12 @@ def test_the_same_bars_give_the_same_forecast_to_the_bit(make_market_span) -> No
 @pytest.mark.usefixtures("with_lightgbm")
 def test_only_highs_and_lows_leave_the_last_close(make_market_span) -> None:
     series = make_market_span(num_train=400)
-    made = series.forecast("lightgbm")["ohlc"]
+    forecast = series.forecast("lightgbm")["ohlc"]
     last = np.repeat(series.test.history_close[:, -1:], 3, axis=1)
     for column in (0, 3):
-        np.testing.assert_array_equal(made[:, :, column], last)
-    assert (made[:, :, 1] > last).mean() > 0.95
-    assert (made[:, :, 2] < last).mean() > 0.95
+        np.testing.assert_array_equal(forecast[:, :, column], last)
+    assert (forecast[:, :, 1] > last).mean() > 0.95
+    assert (forecast[:, :, 2] < last).mean() > 0.95
 
 
 @pytest.mark.usefixtures("with_lightgbm")

@@ -71,12 +71,12 @@ def test_many_windows_are_forecast_as_each_is_alone(make_market_span) -> None:
 def test_nothing_is_said_about_the_way(make_market_span) -> None:
     series = make_market_span()
     flat = series.told(history_close=np.full_like(series.test.history_close, 7.0))
-    made = flat.forecast("range_paths")
+    forecast = flat.forecast("range_paths")
     # All known closes are 7, so only the paths move; a path and its mirror image weigh alike.
-    up = made["bands"][:, :, 0] / 7 - 1
-    down = 1 - made["bands"][:, :, 1] / 7
+    up = forecast["bands"][:, :, 0] / 7 - 1
+    down = 1 - forecast["bands"][:, :, 1] / 7
     np.testing.assert_allclose(up, down, rtol=0.02)
-    assert (np.diff(made["volatility"][:, :, 0], axis=1) > 0).all()  # more of the path in the window
+    assert (np.diff(forecast["volatility"][:, :, 0], axis=1) > 0).all()  # more of the path in the window
 
 
 def test_wider_bars_make_wider_bands(make_market_span) -> None:
@@ -91,6 +91,6 @@ def test_wider_bars_make_wider_bands(make_market_span) -> None:
 
 
 def test_a_market_without_ranges_stays_where_it_is(make_market_span) -> None:
-    made = make_market_span().recut(lambda column, values: np.full_like(values, 5.0)).forecast("range_paths")
-    np.testing.assert_allclose(made["bands"], 5.0, rtol=1e-12)
-    assert made["volatility"] == pytest.approx(0.0, abs=1e-9)
+    span = make_market_span().recut(lambda column, values: np.full_like(values, 5.0)).forecast("range_paths")
+    np.testing.assert_allclose(span["bands"], 5.0, rtol=1e-12)
+    assert span["volatility"] == pytest.approx(0.0, abs=1e-9)

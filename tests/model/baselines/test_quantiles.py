@@ -17,12 +17,12 @@ LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 def test_no_number_is_nearer_to_all_values_than_their_weighted_median(values: list[float]) -> None:
     points = np.array(values)
     weights = np.arange(1.0, len(values) + 1)
-    found = weighted_median(points, weights)
+    median = weighted_median(points, weights)
 
     def loss(guess: float) -> float:
         return float((weights * np.abs(points - guess)).sum())
 
-    assert loss(found) <= min(map(loss, values)) + 1e-9
+    assert loss(median) <= min(map(loss, values)) + 1e-9
 
 
 def test_stretched_quantiles_hold_their_share_of_later_windows_however_far_they_lay_off() -> None:

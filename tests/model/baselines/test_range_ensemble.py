@@ -44,11 +44,11 @@ def ensemble(data: SeriesData) -> RangeFormula:
 def test_a_window_tells_its_own_ranges_and_features_the_longer_ones(
     make_profile: Callable[..., Profile],
 ) -> None:
-    known = range_terms(make_profile("dense_newest"))
-    assert (known.from_candles, known.from_features) == ((1, 5, 20), ())
+    terms = range_terms(make_profile("dense_newest"))
+    assert (terms.from_candles, terms.from_features) == ((1, 5, 20), ())
     longer = ("recent_range", "range_60", "range_240", "range_5", "day_sin_1")
-    known = range_terms(make_profile("dense_newest", features=("open", "high", "low", "close", *longer)))
-    assert (known.from_candles, known.from_features, known.waves) == ((1, 5, 20), (60, 240), ("day_sin_1",))
+    terms = range_terms(make_profile("dense_newest", features=("open", "high", "low", "close", *longer)))
+    assert (terms.from_candles, terms.from_features, terms.waves) == ((1, 5, 20), (60, 240), ("day_sin_1",))
 
 
 def test_what_does_not_know_the_level_goes_back_to_that_of_the_train_span_by_half() -> None:

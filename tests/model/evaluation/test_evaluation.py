@@ -41,26 +41,26 @@ def flat_span(make_candles) -> Callable[[float, float], Any]:
 def test_a_baseline_evaluated_as_a_model_has_a_skill_of_exactly_zero_against_itself(
     make_market_span, name: str
 ) -> None:
-    made = make_market_span()
-    evaluation = evaluate(replace(made, model=made.forecast(name)))
-    for task in made.model:
+    span = make_market_span()
+    evaluation = evaluate(replace(span, model=span.forecast(name)))
+    for task in span.model:
         assert evaluation.against(task, name).skill == 0.0
         assert evaluation.relative_error(task, "rmse", name) == 1.0
         assert evaluation.error(task).by_step == evaluation.error(task, name).by_step
 
 
 def test_naive_evaluated_as_a_model_equals_naive_and_neither_beats_nor_loses(make_span) -> None:
-    made = make_span()
-    evaluation = evaluate(replace(made, model=made.forecast("naive")))
-    assert {evaluation.against(task).verdict for task in made.model} == {"equals naive"}
+    span = make_span()
+    evaluation = evaluate(replace(span, model=span.forecast("naive")))
+    assert {evaluation.against(task).verdict for task in span.model} == {"equals naive"}
 
 
 def test_a_perfect_forecast_has_a_skill_of_one_and_every_direction_right(make_span) -> None:
-    made = make_span(num_windows=240)
-    evaluation = evaluate(replace(made, model=made.test.actual))
-    assert [evaluation.against(task).skill for task in made.model] == [1.0] * len(made.model)
+    span = make_span(num_windows=240)
+    evaluation = evaluate(replace(span, model=span.test.actual))
+    assert [evaluation.against(task).skill for task in span.model] == [1.0] * len(span.model)
     assert [step.rate for step in evaluation.direction] == [1.0, 1.0, 1.0]
-    assert {evaluation.against(task).verdict for task in made.model} == {"beats naive"}
+    assert {evaluation.against(task).verdict for task in span.model} == {"beats naive"}
 
 
 def test_skill_and_multiple_are_those_worked_out_by_hand(flat_span) -> None:
@@ -118,18 +118,18 @@ def with_naive_test(evaluation: Evaluation, multiple: float, standard_error: flo
 
 def test_the_multiple_is_the_sum_of_all_errors_over_the_sum_of_naive_ones(make_candles) -> None:
     # Last closes 100 and 10. Returns: naive errs by 1 % and 10 %, the model by 2 % and 1 %: 3 / 11.
-    made = make_candles(np.array([[101.0], [11.0]]), [100.0, 10.0], np.array([[103.0], [10.9]]))
-    assert evaluate(made).relative_error("ohlc") == pytest.approx(3 / 11)
+    candles = make_candles(np.array([[101.0], [11.0]]), [100.0, 10.0], np.array([[103.0], [10.9]]))
+    assert evaluate(candles).relative_error("ohlc") == pytest.approx(3 / 11)
 
 
 def test_the_test_is_about_the_losses_the_leaderboard_averages(make_market_span) -> None:
-    made = make_market_span(num_windows=240)
-    evaluation = evaluate(made)
-    for task, actual in made.test.actual.items():
-        unit = 1.0 if task in UNITLESS else made.test.history_close[:, -1:, None]
-        ours = np.abs((made.model[task] - actual) / unit).mean(axis=(1, 2))
+    span = make_market_span(num_windows=240)
+    evaluation = evaluate(span)
+    for task, actual in span.test.actual.items():
+        unit = 1.0 if task in UNITLESS else span.test.history_close[:, -1:, None]
+        ours = np.abs((span.model[task] - actual) / unit).mean(axis=(1, 2))
         for name in INSTALLED:
-            theirs = np.abs((made.forecast(name)[task] - actual) / unit).mean(axis=(1, 2))
+            theirs = np.abs((span.forecast(name)[task] - actual) / unit).mean(axis=(1, 2))
             test = evaluation.tasks[task].significance[name]
             assert test.mean_difference == pytest.approx((ours - theirs).mean(), rel=1e-9)
             # 0.3 x sqrt(240) = 4.6, so the first four waves count.
@@ -142,9 +142,9 @@ def test_the_test_is_about_the_losses_the_leaderboard_averages(make_market_span)
 
 @pytest.mark.parametrize("name", INSTALLED)
 def test_a_baseline_evaluated_as_a_model_has_no_p_value_against_itself(make_market_span, name: str) -> None:
-    made = make_market_span(num_windows=60)
-    evaluation = evaluate(replace(made, model=made.forecast(name)))
-    assert {evaluation.against(task, name).p_value for task in made.model} == {None}
+    span = make_market_span(num_windows=60)
+    evaluation = evaluate(replace(span, model=span.forecast(name)))
+    assert {evaluation.against(task, name).p_value for task in span.model} == {None}
     assert Evaluation.from_json(json.loads(json.dumps(evaluation.to_json(), allow_nan=False))) == evaluation
 
 
@@ -223,14 +223,14 @@ def test_where_naive_makes_no_error_there_is_no_skill_and_no_infinity(flat_span)
 
 
 def test_g8_prices_a_thousand_times_higher_change_price_errors_only(make_span) -> None:
-    made = make_span()
+    span = make_span()
 
     def dear(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {task: values if task in UNITLESS else values * 1000 for task, values in arrays.items()}
 
-    dearer = made.told(actual=dear(made.test.actual), history_close=made.test.history_close * 1000)
-    before = evaluate(made)
-    after = evaluate(replace(dearer, model=dear(made.model)))
+    dearer = span.told(actual=dear(span.test.actual), history_close=span.test.history_close * 1000)
+    before = evaluate(span)
+    after = evaluate(replace(dearer, model=dear(span.model)))
     for task in ("ohlc", "bands"):
         cheap = before.errors[task]["model"]
         costly = after.errors[task]["model"]
@@ -289,10 +289,10 @@ def test_a_profile_with_candles_only_is_evaluated_on_candles_only(make_span) -> 
 
 
 def test_float32_forecasts_as_models_give_them_are_evaluated(make_span) -> None:
-    made = make_span()
-    narrow = replace(made, model={task: values.astype(np.float32) for task, values in made.model.items()})
+    span = make_span()
+    narrow = replace(span, model={task: values.astype(np.float32) for task, values in span.model.items()})
     assert evaluate(narrow).against("bands").skill == pytest.approx(
-        evaluate(made).against("bands").skill, abs=1e-4
+        evaluate(span).against("bands").skill, abs=1e-4
     )
 
 

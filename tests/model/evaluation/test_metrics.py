@@ -25,10 +25,10 @@ from v8.model.evaluation.metrics import (
 def test_errors_of_two_windows_are_those_worked_out_by_hand(make_candles) -> None:
     # Step 1: errors +3 and -1 around last closes 100 and 50: MAE (3 + 1) / 2 = 2, RMSE sqrt(10 / 2),
     # in returns 0.03 and -0.02: MAE 0.025, RMSE sqrt((9 + 4) / 2) %. Step 2: errors 0 and +5: MAE 2.5.
-    made = make_candles(
+    candles = make_candles(
         np.array([[100.0, 100.0], [50.0, 50.0]]), [100, 50], np.array([[103.0, 100.0], [49.0, 55.0]])
     )
-    errors, losses = measure_errors(made.test, "ohlc", made.model["ohlc"])
+    errors, losses = measure_errors(candles.test, "ohlc", candles.model["ohlc"])
     assert errors.mae_price.by_step == pytest.approx((2.0, 2.5))
     assert errors.rmse_price.by_step == pytest.approx((5**0.5, 12.5**0.5))
     assert errors.mae_return.by_step == pytest.approx((0.025, 0.05))
@@ -62,8 +62,8 @@ def test_errors_of_a_column_are_found_in_its_place(make_span) -> None:
 
 @pytest.mark.parametrize("task", ["ohlc", "bands", "volatility"])
 def test_the_mean_of_the_windows_losses_is_the_error_of_the_leaderboard(make_span, task: str) -> None:
-    made = make_span()
-    errors, losses = measure_errors(made.test, task, made.model[task])
+    span = make_span()
+    errors, losses = measure_errors(span.test, task, span.model[task])
     assert losses.shape == (7,)
     assert losses.mean() == pytest.approx(errors.mae_return.overall, rel=1e-12)
 
@@ -82,13 +82,13 @@ def test_g8_errors_scale_with_the_price_and_errors_in_returns_do_not(
     make_span, exponent: int, seed: int
 ) -> None:
     factor = 10.0**exponent
-    made = make_span(seed=seed)
-    dearer = made.told(
-        actual=_rescaled(made.test.actual, factor), history_close=made.test.history_close * factor
+    span = make_span(seed=seed)
+    dearer = span.told(
+        actual=_rescaled(span.test.actual, factor), history_close=span.test.history_close * factor
     )
-    dearer = replace(dearer, model=_rescaled(made.model, factor))
+    dearer = replace(dearer, model=_rescaled(span.model, factor))
     for task in ("ohlc", "bands"):
-        before, after = (measure_errors(each.test, task, each.model[task])[0] for each in (made, dearer))
+        before, after = (measure_errors(each.test, task, each.model[task])[0] for each in (span, dearer))
         assert after.mae_price.overall == pytest.approx(before.mae_price.overall * factor, rel=1e-9)
         assert after.rmse_price.overall == pytest.approx(before.rmse_price.overall * factor, rel=1e-9)
         assert after.mae_return.overall == pytest.approx(before.mae_return.overall, rel=1e-9)
@@ -98,20 +98,20 @@ def test_g8_errors_scale_with_the_price_and_errors_in_returns_do_not(
 @given(order=st.permutations(range(7)))
 @settings(max_examples=20, deadline=None)
 def test_the_order_of_windows_does_not_matter(make_span, order: list[int]) -> None:
-    made = make_span()
-    told = made.told(
-        actual={task: values[order] for task, values in made.test.actual.items()},
-        history_close=made.test.history_close[order],
+    span = make_span()
+    told = span.told(
+        actual={task: values[order] for task, values in span.test.actual.items()},
+        history_close=span.test.history_close[order],
     )
-    shuffled = replace(told, model={task: values[order] for task, values in made.model.items()})
-    for task in made.model:
-        before, after = (measure_errors(each.test, task, each.model[task])[0] for each in (made, shuffled))
+    shuffled = replace(told, model={task: values[order] for task, values in span.model.items()})
+    for task in span.model:
+        before, after = (measure_errors(each.test, task, each.model[task])[0] for each in (span, shuffled))
         np.testing.assert_allclose(after.mae_return.cells, before.mae_return.cells, rtol=1e-12)
         np.testing.assert_allclose(after.rmse_price.cells, before.rmse_price.cells, rtol=1e-12)
     # How many windows are effective does depend on the order: neighbours may be alike.
     before, after = (
         [replace(step, num_effective=0.0) for step in measure_direction(each.test, each.model["ohlc"])]
-        for each in (made, shuffled)
+        for each in (span, shuffled)
     )
     assert after == before
 
@@ -119,17 +119,17 @@ def test_the_order_of_windows_does_not_matter(make_span, order: list[int]) -> No
 @given(seed=st.integers(0, 1_000))
 @settings(max_examples=20, deadline=None)
 def test_a_root_mean_square_is_never_below_the_mean_absolute_error(make_span, seed: int) -> None:
-    made = make_span(seed=seed)
-    errors, _ = measure_errors(made.test, "bands", made.model["bands"])
+    span = make_span(seed=seed)
+    errors, _ = measure_errors(span.test, "bands", span.model["bands"])
     assert errors.rmse_price.overall >= errors.mae_price.overall * (1 - 1e-12)
 
 
 def test_g6_a_forecast_of_another_shape_is_not_measured(make_span) -> None:
-    made = make_span()
+    span = make_span()
     with pytest.raises(
         SeriesError, match=r"forecast of ohlc: has the shape of its actual values, \(7, 3, 4\)"
     ):
-        measure_errors(made.test, "ohlc", made.model["ohlc"][:1])
+        measure_errors(span.test, "ohlc", span.model["ohlc"][:1])
 
 
 @pytest.mark.parametrize("size", [1e120, np.inf, np.nan])
@@ -152,8 +152,8 @@ def test_direction_counts_hits_misses_and_both_kinds_of_flat_windows(make_candle
 def test_the_interval_of_the_hit_rate_is_for_as_many_windows_as_are_effective(make_candles) -> None:
     # 40 windows rise, 40 fall, and the forecast always rises: hits and misses lie in two long stretches.
     actual = np.repeat([101.0, 99.0], 40)[:, None]
-    made = make_candles(actual, [100] * 80, np.full((80, 1), 101.0))
-    (step,) = _direction(made)
+    candles = make_candles(actual, [100] * 80, np.full((80, 1), 101.0))
+    (step,) = _direction(candles)
     assert (step.num_hits, step.num_counted, step.rate) == (40, 80, 0.5)
     # Lag 1.3 x sqrt(80) = 11.6, so 12. Deviations are +1/2 and -1/2. Of the 80 - k pairs k bars apart, k
     # straddle the middle with a product of -1/4: the sum of all is (80 - 3k) / 4.
@@ -162,17 +162,17 @@ def test_the_interval_of_the_hit_rate_is_for_as_many_windows_as_are_effective(ma
     assert step.interval == wilson_interval(0.5 * step.num_effective, step.num_effective)
     # A hole of a year in the middle leaves no pair across it: (80 - 2k) / 4.
     bars = np.arange(80) + np.repeat([0, 35_040], 40)
-    (parted,) = _direction(made.told(bar_numbers=bars))
+    (parted,) = _direction(candles.told(bar_numbers=bars))
     inflation = 1 + 2 * sum((1 - k / 13) * (80 - 2 * k) / 80 for k in range(1, 13))
     assert parted.num_effective == pytest.approx(80 / inflation)
 
 
 def test_direction_reads_the_close_and_no_other_column(make_span) -> None:
-    made = make_span(tasks=("ohlc",))
-    model = made.model["ohlc"].copy()
+    span = make_span(tasks=("ohlc",))
+    model = span.model["ohlc"].copy()
     model[:, :, :3] = 1.0  # open, high and low: far below
-    model[:, :, 3] = made.test.actual["ohlc"][:, :, 3]
-    assert [step.rate for step in measure_direction(made.test, model)] == [1.0, 1.0, 1.0]
+    model[:, :, 3] = span.test.actual["ohlc"][:, :, 3]
+    assert [step.rate for step in measure_direction(span.test, model)] == [1.0, 1.0, 1.0]
 
 
 def test_the_last_close_rounded_to_float32_names_no_direction(make_candles) -> None:

@@ -44,9 +44,9 @@ def fitted(series: list[SeriesData]) -> list[FormulaModel]:
 def test_it_forecasts_what_the_baseline_does(series: list[SeriesData], fitted: list[FormulaModel]) -> None:
     for data, model in zip(series, fitted, strict=True):  # the second after the first, in one shared graph
         test = data.spans["test"]
-        made = model.forecast_all(test.raw_windows()).points
+        forecasts = model.forecast_all(test.raw_windows()).points
         wanted = BASELINES["range_paths"].fit(data.spans["train"], data.scaling)(test)
-        assert_same_forecasts(made, wanted, test.last_close)
+        assert_same_forecasts(forecasts, wanted, test.last_close)
 
 
 def test_plain_keras_loads_its_file_and_finds_nothing_but_stock_parts(
@@ -70,7 +70,7 @@ def test_its_numbers_are_counted_without_mirror_images() -> None:
 
 
 def test_it_forecasts_a_market_that_stands_still(fitted: list[FormulaModel]) -> None:
-    made = fitted[0].forecast_all(np.full((1, 240, 4), 7.0, np.float32)).points
-    assert all(np.isfinite(values).all() for values in made.values())
-    assert (made["volatility"] > 0).all()
-    np.testing.assert_allclose(made["ohlc"], 7.0, rtol=0.01)
+    forecasts = fitted[0].forecast_all(np.full((1, 240, 4), 7.0, np.float32)).points
+    assert all(np.isfinite(values).all() for values in forecasts.values())
+    assert (forecasts["volatility"] > 0).all()
+    np.testing.assert_allclose(forecasts["ohlc"], 7.0, rtol=0.01)

@@ -198,13 +198,13 @@ def test_a_serving_model_forecasts_what_the_graph_built_for_its_series_does(
     graph = ServingGraph(profile, first.scaling, build_network(profile, seed=0))
     weights = drawn_weights(graph.network, 1)
     windows = first_windows(second, 16).raw_windows()
-    made = ServingModel(graph, second.scaling, weights).forecast_all(windows).points
+    forecasts = ServingModel(graph, second.scaling, weights).forecast_all(windows).points
     network = build_network(profile, seed=7)
     for variable, weight in zip(network.trainable_variables, weights, strict=True):
         variable.assign(weight)
     expected = build_serving(profile, second.scaling, network)[0](windows)
-    assert {values.shape[:2] for values in made.values()} == {(16, 3)}
-    assert_same_forecasts(made, expected, first_windows(second, 16).last_close)
+    assert {values.shape[:2] for values in forecasts.values()} == {(16, 3)}
+    assert_same_forecasts(forecasts, expected, first_windows(second, 16).last_close)
 
 
 USES: dict[str, Callable[[ServingModel, SeriesData, Path], object]] = {

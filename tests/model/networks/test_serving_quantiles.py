@@ -65,8 +65,8 @@ def test_quantiles_never_cross_and_are_coherent_for_any_weights(
     rng = np.random.default_rng(seed)
     weights = [rng.normal(0, size, weight.shape) for weight in graph.network.trainable_variables]
     model = ServingModel(graph, data.scaling, weights)
-    made = model.forecast_all(data.spans["test"].raw_windows()[:64])
-    require_coherent(made.points, made.quantiles)
+    forecasts = model.forecast_all(data.spans["test"].raw_windows()[:64])
+    require_coherent(forecasts.points, forecasts.quantiles)
 
 
 @pytest.mark.nightly
@@ -77,15 +77,15 @@ def test_a_calibrated_file_is_read_by_plain_keras_and_says_the_same(
     model = ServingModel(graph, data.scaling, weights)
     calibrate(model, data)
     windows = data.spans["test"].raw_windows()[:64]
-    made = model.forecast_all(windows)
+    forecasts = model.forecast_all(windows)
     model.save(tmp_path / "model.keras")
     check_keras_file(tmp_path / "model.keras")
     assert unknown_keys(tmp_path / "model.keras") == []
     read = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True).predict_on_batch(windows)
-    for task, values in made.quantiles.items():
+    for task, values in forecasts.quantiles.items():
         np.testing.assert_array_equal(read[f"{task}_quantiles"], values)
         assert values.shape[2] == len(LEVELS)
-    require_coherent(made.points, made.quantiles)
+    require_coherent(forecasts.points, forecasts.quantiles)
 
 
 def test_quantiles_leave_the_point_forecast_where_it_is(
@@ -180,9 +180,9 @@ def test_a_calibrated_ensemble_holds_its_shares_of_the_validation_windows(
     weights = [np.asarray(weight) for weight in graph.network.trainable_variables]
     model = ServingModel(graph, data.scaling, weights)
     calibrate(model, data)
-    made = model.forecast_all(span.raw_windows())
+    forecasts = model.forecast_all(span.raw_windows())
     for task, level in (("bands", 0.1), ("volatility", 0.9)):
-        below = span.actual[task] <= made.quantiles[task][:, :, LEVELS.index(level)]
+        below = span.actual[task] <= forecasts.quantiles[task][:, :, LEVELS.index(level)]
         # The cautious end, which the rounding of single precision moves by a window.
         rank = np.ceil((len(span) + 1) * 0.9)
         held = below if level > 0.5 else ~below

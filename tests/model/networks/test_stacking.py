@@ -267,9 +267,9 @@ def test_merged_directions_compute_the_same(kind):
 
 def test_twins_of_a_mixed_policy_keep_float32_for_all_but_the_factors_of_products():
     x = keras.Input((STEPS, CHANNELS))
-    one = keras.Model(x, L.LSTM(4, dtype="mixed_bfloat16")(x))
+    model = keras.Model(x, L.LSTM(4, dtype="mixed_bfloat16")(x))
     products = Products("bfloat16", frozenset({"forward"}))
-    exact, fleet = (stack(one, 1, products=each) for each in (FLOAT32, products))
+    exact, fleet = (stack(model, 1, products=each) for each in (FLOAT32, products))
     values = np.random.default_rng(4).standard_normal((BATCH, 1, STEPS, CHANNELS)).astype("float32")
     assert {weight.dtype for weight in fleet.weights} == {"float32"}
     forecast = compiled_forecast(fleet, values)
@@ -300,30 +300,30 @@ def test_masks_are_uniform_and_uncorrelated():
 
 def test_a_layer_without_a_twin_is_refused_by_name():
     x = keras.Input((STEPS, CHANNELS))
-    one = keras.Model(x, L.Conv1D(4, 3, name="odd")(x))
+    model = keras.Model(x, L.Conv1D(4, 3, name="odd")(x))
     with pytest.raises(ValueError, match="odd: must be a layer with a stacked twin; got Conv1D"):
-        fleet_of([one, one])
+        fleet_of([model, model])
 
 
 def test_an_option_without_support_is_refused_by_name():
     x = keras.Input((STEPS, CHANNELS))
-    one = keras.Model(x, L.LSTM(4, recurrent_dropout=0.1, name="odd")(x))
+    model = keras.Model(x, L.LSTM(4, recurrent_dropout=0.1, name="odd")(x))
     with pytest.raises(ValueError, match=r"odd: a stacked LSTM needs recurrent_dropout = 0; got 0\.1"):
-        fleet_of([one, one])
+        fleet_of([model, model])
 
 
 def test_a_normalization_over_other_axes_than_the_last_is_refused():
     x = keras.Input((STEPS, CHANNELS))
-    one = keras.Model(x, L.LayerNormalization(axis=1, name="odd")(x))
+    model = keras.Model(x, L.LayerNormalization(axis=1, name="odd")(x))
     with pytest.raises(ValueError, match=r"odd: a stacked LayerNormalization needs the last axis; got \[1\]"):
-        fleet_of([one, one])
+        fleet_of([model, model])
 
 
 def test_an_operation_along_an_axis_counted_from_the_first_is_refused():
     x = keras.Input((STEPS, CHANNELS))
-    one = keras.Model(x, ops.take(x, [0], axis=1))
+    model = keras.Model(x, ops.take(x, [0], axis=1))
     with pytest.raises(ValueError, match=r"must be an operation without axes, or .*; got Take with axis = 1"):
-        fleet_of([one, one])
+        fleet_of([model, model])
 
 
 def test_networks_of_two_architectures_are_refused():

@@ -70,8 +70,8 @@ def train(backend: str, model: Path, *, is_blocked: bool = False) -> dict[str, A
         [sys.executable, "-c", program], env=env, text=True, capture_output=True, timeout=300, check=False
     )
     assert process.returncode == 0, process.stderr
-    told: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
-    return told
+    printed: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
+    return printed
 
 
 @pytest.fixture(scope="module")

@@ -220,7 +220,7 @@ def test_a_checkpoint_of_another_beginning_is_dropped(
     trainer: Trainer, learnable: SeriesData, whole: TrainingResult, tmp_path: Path
 ) -> None:
     path = tmp_path / "checkpoint.npz"
-    told = list[str]()
+    messages = list[str]()
     first = InitialWeights("0" * 64, whole.weights)
 
     def stop(record: EpochRecord) -> None:
@@ -229,9 +229,9 @@ def test_a_checkpoint_of_another_beginning_is_dropped(
     with pytest.raises(StoppedError):
         fit(trainer, learnable, seed=5, checkpoint=path, on_epoch=stop, initial_weights=first)
     assert identity_in(path)["started_from"] == "0" * 64
-    anew = fit(trainer, learnable, seed=5, checkpoint=path, warn=told.append)
+    anew = fit(trainer, learnable, seed=5, checkpoint=path, warn=messages.append)
     assert same_weights(anew, whole)
-    assert "It is ignored" in told[0]
+    assert "It is ignored" in messages[0]
 
 
 def flipped(content: bytes) -> bytes:
@@ -245,26 +245,26 @@ def identity_in(path: Path) -> dict[str, Any]:
 
 
 def foreign(path: Path) -> None:
-    kept = Checkpoint.load(path, identity_in(path))
-    replace(kept, identity={**kept.identity, "seed": 6}).save(path)
+    checkpoint = Checkpoint.load(path, identity_in(path))
+    replace(checkpoint, identity={**checkpoint.identity, "seed": 6}).save(path)
 
 
 def of_another_network(path: Path) -> None:
-    kept = Checkpoint.load(path, identity_in(path))
-    grown = np.zeros((2 * kept.state.weights.size,), kept.state.weights.dtype)
-    replace(kept, state=kept.state._replace(weights=grown)).save(path)
+    checkpoint = Checkpoint.load(path, identity_in(path))
+    grown = np.zeros((2 * checkpoint.state.weights.size,), checkpoint.state.weights.dtype)
+    replace(checkpoint, state=checkpoint.state._replace(weights=grown)).save(path)
 
 
 def of_another_type(path: Path) -> None:
-    kept = Checkpoint.load(path, identity_in(path))
-    replace(kept, best_weights=kept.best_weights.astype(np.float64)).save(path)
+    checkpoint = Checkpoint.load(path, identity_in(path))
+    replace(checkpoint, best_weights=checkpoint.best_weights.astype(np.float64)).save(path)
 
 
 def of_another_format(path: Path) -> None:
-    kept = Checkpoint.load(path, identity_in(path))
+    checkpoint = Checkpoint.load(path, identity_in(path))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("v8.model.training.checkpoint.CHECKPOINT_FORMAT", 99)
-        kept.save(path)
+        checkpoint.save(path)
 
 
 def a_folder(path: Path) -> None:
@@ -300,16 +300,16 @@ def test_a_checkpoint_that_is_not_ours_is_dropped_with_one_line(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "checkpoint.npz"
-    told = []
-    member = FleetMember(learnable, 5, path, warn=told.append)
+    messages = []
+    member = FleetMember(learnable, 5, path, warn=messages.append)
     list(trainer.fit_fleet([member]))
     damage(path)
     ((_, result),) = trainer.fit_fleet([member])
     assert isinstance(result, TrainingResult)
     assert result.resumed_from_epoch == 0
     assert same_weights(result, whole)
-    assert "It is ignored, and the series trains from its first epoch." in told[0]
-    assert len(told[0].splitlines()) == 1
+    assert "It is ignored, and the series trains from its first epoch." in messages[0]
+    assert len(messages[0].splitlines()) == 1
     assert path.is_dir() or Checkpoint.load(path, identity_in(path)).progress.epoch > 0
 
 

@@ -77,8 +77,8 @@ class RunMaker:
         """
         self._num_made += 1
         path = self._folder / f"run-{self._num_made}"
-        begun = RunRecord.begin(load_profile("aligned"), source, source != "demo", "python -m v8 run")
-        with RunFolder(path, begun) as run:
+        record = RunRecord.begin(load_profile("aligned"), source, source != "demo", "python -m v8 run")
+        with RunFolder(path, record) as run:
             for name, state in (unfinished or {}).items():
                 run.set_state(Series.parse(name), **vars(state))
             for name in series:

@@ -184,9 +184,9 @@ def show_all(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
             require_safe_markdown((staged / name).read_text("utf-8"))
         require_safe_csv((staged / "leaderboard.csv").read_text("utf-8"))
         require_no_controls((staged / "manifest.json").read_text("utf-8"))
-    told = capsys.readouterr()
-    require_safe_terminal(told.out)
-    require_safe_terminal(told.err)
+    printed = capsys.readouterr()
+    require_safe_terminal(printed.out)
+    require_safe_terminal(printed.err)
 
 
 @pytest.fixture
@@ -305,10 +305,10 @@ def test_texts_of_a_profile_are_shown_harmlessly_or_refused(
         with refused_well():
             load_profile(file)
         for words in (["features", "--profile", str(file)], ["run", "--dry-run", "--profile", str(file)]):
-            done = CliRunner().invoke(app, [*words, *(["--source", "demo"] if "run" in words else [])])
-            assert done.exit_code in (0, 2, 3), done.output
-            require_safe_terminal(done.stdout)
-            require_safe_terminal(done.stderr)
+            result = CliRunner().invoke(app, [*words, *(["--source", "demo"] if "run" in words else [])])
+            assert result.exit_code in (0, 2, 3), result.output
+            require_safe_terminal(result.stdout)
+            require_safe_terminal(result.stderr)
         metadata = json.loads((run / FILES[1]).read_text())
         metadata["profile"]["covariates"] = changed["covariates"]
         (run / SERIES / "metadata.json").write_text(json.dumps(metadata), "utf-8")
@@ -339,9 +339,9 @@ def test_names_and_columns_of_candle_files_are_shown_harmlessly(text: str, tmp_p
         with suppress(OSError):
             (folder / place).write_text(content, "utf-8")
     for words in ([], *(["--series", each] for each in ("ETHUSDT-15m", "XRPUSDT-15m", "ADAUSDT-15m"))):
-        done = CliRunner().invoke(
+        result = CliRunner().invoke(
             app, ["data", "--source", "files", "--data-dir", str(folder), "--bars", "100", *words]
         )
-        assert done.exit_code in (0, 2, 3, 4), done.output
-        require_safe_terminal(done.stdout)
-        require_safe_terminal(done.stderr)
+        assert result.exit_code in (0, 2, 3, 4), result.output
+        require_safe_terminal(result.stdout)
+        require_safe_terminal(result.stderr)

@@ -45,8 +45,8 @@ def test_forty_models_stay_when_a_run_of_two_is_published(hub: Any, make_run: An
     two = list(make_run.UNIVERSE[:2])
     announced: list[Difference] = []
     run = make_run(two, shares=dict.fromkeys(two, make_run.LOSING))
-    done = publish_run(run, announced=announced)
-    assert announced == [done.sent]
+    result = publish_run(run, announced=announced)
+    assert announced == [result.sent]
     models = announced[0].models
     assert (models["added"], models["changed"], models["removed"]) == ([], sorted(two), [])
     assert models["kept"] == sorted(make_run.UNIVERSE[2:])

@@ -268,8 +268,8 @@ def test_track_names_the_day_with_exit_code_5_and_repairs_it(hub: Any, ledger: L
     repaired = CliRunner().invoke(app, [*words, "--repair"])
     assert repaired.exit_code == 0, repaired.stderr
     assert hub.files(NAME)[path] == good
-    done = CliRunner().invoke(app, [*words[:-2], "--repair"])
-    assert (done.exit_code, "--repair: repairs what was published" in done.stderr) == (2, True)
+    result = CliRunner().invoke(app, [*words[:-2], "--repair"])
+    assert (result.exit_code, "--repair: repairs what was published" in result.stderr) == (2, True)
 
 
 def test_a_row_that_stands_there_for_another_is_seen_in_files_of_equal_length(

@@ -39,15 +39,15 @@ def test_an_uploaded_folder_comes_back(hub: Any, api: HfApi, folder: Path, tmp_p
     api.create_repo(REPO, exist_ok=True)
     api.upload_folder(repo_id=REPO, folder_path=folder)
     assert hub.files(REPO) == FILES
-    found = download(hub, tmp_path)
-    assert {path: found[path] for path in FILES} == FILES
+    content = download(hub, tmp_path)
+    assert {path: content[path] for path in FILES} == FILES
 
 
 def test_an_older_revision_comes_back_as_it_was(hub: Any, tmp_path: Path) -> None:
     first = hub.create(REPO, FILES)
     hub.commit(REPO, {"a/b.json": b"new", "a/model.keras": None})
-    found = download(hub, tmp_path, revision=first, allow_patterns=["a/*"])
-    assert found == {path: FILES[path] for path in ("a/model.keras", "a/b.json")}
+    content = download(hub, tmp_path, revision=first, allow_patterns=["a/*"])
+    assert content == {path: FILES[path] for path in ("a/model.keras", "a/b.json")}
 
 
 def test_a_download_cut_in_its_middle_resumes_with_a_range(hub: Any, tmp_path: Path) -> None:
@@ -55,8 +55,8 @@ def test_a_download_cut_in_its_middle_resumes_with_a_range(hub: Any, tmp_path: P
     hub.cut("lfs-get")
     with suppress(HTTPError):  # huggingface_hub 1.16 leaves going on to the next call
         download(hub, tmp_path)
-    found = download(hub, tmp_path)
-    assert found["a/model.keras"] == FILES["a/model.keras"]
+    content = download(hub, tmp_path)
+    assert content["a/model.keras"] == FILES["a/model.keras"]
     assert hub.count("lfs-get") == 2
 
 
@@ -64,8 +64,10 @@ def test_a_flipped_byte_passes_the_client_silently(hub: Any, tmp_path: Path) -> 
     # The reason why we have a manifest.
     hub.create(REPO, FILES)
     hub.flip("lfs-get", byte=7)
-    found = download(hub, tmp_path)["a/model.keras"]
-    assert [number for number in range(len(found)) if found[number] != FILES["a/model.keras"][number]] == [7]
+    content = download(hub, tmp_path)["a/model.keras"]
+    assert [
+        number for number in range(len(content)) if content[number] != FILES["a/model.keras"][number]
+    ] == [7]
 
 
 def test_what_does_not_exist_has_the_clients_own_errors(hub: Any, api: HfApi) -> None:

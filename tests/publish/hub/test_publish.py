@@ -38,13 +38,13 @@ def publish_run(run: Path, *, is_private: bool = False, **choice: bool) -> Publi
 
 
 def test_forty_models_are_one_commit_of_at_most_a_hundred_requests(hub: Any, make_run: Any) -> None:
-    done = publish_run(make_run(make_run.UNIVERSE))
+    result = publish_run(make_run(make_run.UNIVERSE))
     assert [commit.title for commit in hub.commits(REPO)] == ["Publish 40 models of aligned"]
     # 40 PUTs and 40 verifications; whoami, create, look (2), card check, preupload, batch, commit, look (2).
     assert hub.count() == 90
     # Per series model, metadata, history and README; card, leaderboard, its picture, features.py, manifest.
     assert len(hub.files(REPO)) == 40 * 4 + 5
-    assert done.url == f"{hub.url}/{REPO}/commit/{hub.commits(REPO)[0].oid}"
+    assert result.url == f"{hub.url}/{REPO}/commit/{hub.commits(REPO)[0].oid}"
 
 
 def test_what_is_published_is_what_lies_in_the_run(hub: Any, make_run: Any) -> None:
@@ -84,9 +84,9 @@ def test_one_changed_file_travels_with_the_manifest_alone(hub: Any, make_run: An
     hub.forget()
     history = run / "ETHUSDT-1h" / "history.csv"
     history.write_text(history.read_text() + "3,0.8,0.8\n")
-    done = publish_run(run)
-    assert done.sent is not None
-    assert set(done.sent.additions) == {"models/ETHUSDT-1h/history.csv", "manifest.json"}
+    result = publish_run(run)
+    assert result.sent is not None
+    assert set(result.sent.additions) == {"models/ETHUSDT-1h/history.csv", "manifest.json"}
     assert hub.count("lfs-put") == 0
     assert hub.files(REPO)["models/ETHUSDT-1h/history.csv"] == history.read_bytes()
     assert len(hub.commits(REPO)) == 2
@@ -125,9 +125,9 @@ def test_the_manifest_of_a_commit_describes_every_file_beside_it(
 def test_pruned_models_leave_in_the_same_commit_and_other_files_stay(hub: Any, make_run: Any) -> None:
     publish_run(make_run(["BTCUSDT-15m", "ETHUSDT-1h"]))
     hub.commit(REPO, {"LICENSE": b"mine", "pictures/a.png": b"mine"})
-    done = publish_run(make_run(["BTCUSDT-15m"]), is_pruning=True)
-    assert done.sent is not None
-    assert len(done.sent.deletions) == 4
+    result = publish_run(make_run(["BTCUSDT-15m"]), is_pruning=True)
+    assert result.sent is not None
+    assert len(result.sent.deletions) == 4
     assert len(hub.commits(REPO)) == 3
     files = hub.files(REPO)
     assert {"LICENSE", "pictures/a.png", "models/BTCUSDT-15m/model.keras"} < set(files)

@@ -49,11 +49,11 @@ def start(*words: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.tf
 @pytest.mark.process
 def test_a_process_publishes_and_prints_where(hub: Any, make_run: Any, tokens: Any) -> None:
-    done = start("publish", make_run(), "--repo", REPO)
-    assert done.returncode == 0, done.stderr
-    assert without_signs(done.stderr) == ""  # no progress bars where there is no terminal
+    result = start("publish", make_run(), "--repo", REPO)
+    assert result.returncode == 0, result.stderr
+    assert without_signs(result.stderr) == ""  # no progress bars where there is no terminal
     commit = hub.commits(REPO)[0]
-    lines = done.stdout.splitlines()
+    lines = result.stdout.splitlines()
     assert lines[0].startswith("2 models of aligned for someone/fleet: 13 files, ")
     assert lines[1:6] == [
         "Difference to what is in someone/fleet:",
@@ -75,20 +75,20 @@ def test_a_client_that_is_asked_to_tell_everything_keeps_the_token(
     hub.lose_answer("lfs-put")
     hub.answer("commit", 403)
     env = {**os.environ, "HF_DEBUG": "1", "HF_HUB_VERBOSITY": "debug"}
-    done = called("publish", make_run(), "--repo", REPO, env=env)
-    assert done.returncode == 5
-    assert "Send: " in done.stderr  # the client's own record of every request
-    assert tokens.write not in done.stdout + done.stderr
+    result = called("publish", make_run(), "--repo", REPO, env=env)
+    assert result.returncode == 5
+    assert "Send: " in result.stderr  # the client's own record of every request
+    assert tokens.write not in result.stdout + result.stderr
 
 
 @pytest.mark.tf
 @pytest.mark.process
 def test_a_process_with_a_wrong_token_says_one_line_and_exits_5(hub: Any, make_run: Any, tokens: Any) -> None:
-    done = start("publish", make_run(), "--repo", REPO, HF_TOKEN=tokens.wrong)
-    assert done.returncode == 5
-    assert len(without_signs(done.stderr).splitlines()) == 1
-    assert without_signs(done.stderr).startswith("error: HF_TOKEN: must be a valid access token")
-    assert tokens.wrong not in done.stdout + done.stderr
+    result = start("publish", make_run(), "--repo", REPO, HF_TOKEN=tokens.wrong)
+    assert result.returncode == 5
+    assert len(without_signs(result.stderr).splitlines()) == 1
+    assert without_signs(result.stderr).startswith("error: HF_TOKEN: must be a valid access token")
+    assert tokens.wrong not in result.stdout + result.stderr
 
 
 @pytest.mark.tf
@@ -104,9 +104,9 @@ def test_nothing_new_is_said(hub: Any, make_run: Any) -> None:
 @pytest.mark.tf
 def test_pauses_are_told(hub: Any, make_run: Any) -> None:
     hub.answer("commit", 429, retry_after="0")
-    done = call("publish", make_run(), "--repo", REPO)
-    assert done.exit_code == 0
-    assert "someone/fleet: status 429; trying again in 0 s" in done.stderr
+    result = call("publish", make_run(), "--repo", REPO)
+    assert result.exit_code == 0
+    assert "someone/fleet: status 429; trying again in 0 s" in result.stderr
 
 
 @pytest.mark.tf
@@ -129,12 +129,12 @@ def test_private_and_only_skilled_and_partial_arrive(hub: Any, make_run: Any) ->
         unfinished={"SOLUSDT-1h": SeriesState("pending")},
     )
     assert call("publish", run, "--repo", REPO).exit_code == 5
-    done = call("publish", run, "--repo", REPO, "--private", "--only-skilled", "--partial")
-    assert done.exit_code == 0, done.stderr
+    result = call("publish", run, "--repo", REPO, "--private", "--only-skilled", "--partial")
+    assert result.exit_code == 0, result.stderr
     assert hub.repos[REPO].is_private
-    assert "ETHUSDT-1h: held back, because it loses to the naive forecast" in done.stdout
-    assert "SOLUSDT-1h: held back, because its training is not finished." in done.stdout
-    assert "1 models of aligned" in done.stdout
+    assert "ETHUSDT-1h: held back, because it loses to the naive forecast" in result.stdout
+    assert "SOLUSDT-1h: held back, because its training is not finished." in result.stdout
+    assert "1 models of aligned" in result.stdout
 
 
 @pytest.mark.nightly
@@ -154,9 +154,9 @@ def test_a_dry_run_shows_the_difference_that_publishing_then_makes(
     assert {request.method for request in hub.requests} <= {"GET", "HEAD"}
     assert len(hub.commits(REPO)) == 1
     monkeypatch.setenv("HF_TOKEN", tokens.write)
-    done = call("publish", run, "--repo", REPO, "--prune")
-    assert differences(dry.stdout) == differences(done.stdout)
-    assert differences(done.stdout)[-1] == "  removed: 2 models, 8 files: ETHUSDT-1h, SOLUSDT-1h"
+    result = call("publish", run, "--repo", REPO, "--prune")
+    assert differences(dry.stdout) == differences(result.stdout)
+    assert differences(result.stdout)[-1] == "  removed: 2 models, 8 files: ETHUSDT-1h, SOLUSDT-1h"
     again = call("publish", run, "--repo", REPO, "--dry-run")
     assert again.stdout.splitlines()[-1] == f"{REPO} holds all of it already: publishing changes nothing."
 
@@ -165,10 +165,10 @@ def test_a_dry_run_shows_the_difference_that_publishing_then_makes(
 def test_repositories_of_several_profiles_stand_in_one_collection(hub: Any, make_run: Any) -> None:
     words = ("--collection", "Crypto forecasters")
     for name in ("fleet", "other", "fleet"):
-        done = call("publish", make_run(["BTCUSDT-15m"]), "--repo", f"someone/{name}", *words)
-        assert done.exit_code == 0, done.stderr
+        result = call("publish", make_run(["BTCUSDT-15m"]), "--repo", f"someone/{name}", *words)
+        assert result.exit_code == 0, result.stderr
     ((slug, collection),) = hub.collections.items()
-    assert done.stdout.splitlines()[-1] == f"It stands in {hub.url}/collections/{slug}"
+    assert result.stdout.splitlines()[-1] == f"It stands in {hub.url}/collections/{slug}"
     assert (collection.title, collection.is_private) == ("Crypto forecasters", False)
     assert collection.items == [("model", "someone/fleet"), ("model", "someone/other")]
 
@@ -195,12 +195,12 @@ def test_a_collection_is_made_once_whatever_gets_lost_and_a_dry_run_makes_none(
 def test_a_collection_that_the_hub_refuses_is_told_and_the_models_are_published(
     hub: Any, make_run: Any, tokens: Any
 ) -> None:
-    done = call("publish", make_run(["BTCUSDT-15m"]), "--repo", REPO, "--collection", "x" * 61)
-    assert done.exit_code == 5
+    result = call("publish", make_run(["BTCUSDT-15m"]), "--repo", REPO, "--collection", "x" * 61)
+    assert result.exit_code == 5
     said = f"--collection: the Hub must put {REPO} into the collection; got status 400: "
-    assert said in done.stderr
-    assert "It is published" in done.stderr
-    assert tokens.write not in done.stdout + done.stderr
+    assert said in result.stderr
+    assert "It is published" in result.stderr
+    assert tokens.write not in result.stdout + result.stderr
     assert "models/BTCUSDT-15m/model.keras" in hub.files(REPO)
 
 
@@ -211,24 +211,24 @@ def test_track_publishes_the_record_and_prints_it_as_json_all_the_same(
     words = ("track", "--repo", "you/models", "--ledger", file, "--publish", "someone/record")
     with Ledger.open_to_write(file) as ledger:
         ledger.add(made_entry(issuer=replace(ISSUER, place="you/models")))
-    done = call(*words, "--format", "json")
-    assert done.exit_code == 0, done.stderr
-    assert json.loads(done.stdout)["num_issued"] == 1
+    result = call(*words, "--format", "json")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["num_issued"] == 1
     (commit,) = hub.commits("datasets/someone/record")
-    assert f"Published: {hub.url}/datasets/someone/record/commit/{commit.oid}" in done.stderr
-    assert "  added:   2 files" in done.stderr
+    assert f"Published: {hub.url}/datasets/someone/record/commit/{commit.oid}" in result.stderr
+    assert "  added:   2 files" in result.stderr
     card = hub.files("datasets/someone/record")["README.md"].decode()
     assert f"by the models of [you/models]({hub.url}/you/models)" in card
     again = call(*words)
     assert "Nothing was sent: " in again.stderr
     assert again.stdout.startswith("Live record of you/models")
-    assert tokens.write not in done.output + again.output
+    assert tokens.write not in result.output + again.output
 
 
 def test_track_publishes_all_series_or_none(hub: Any) -> None:
-    done = call("track", "--repo", "you/models", "--series", "BTCUSDT-15m", "--publish", REPO)
-    assert done.exit_code == 2
-    assert "--publish: publishes the forecasts of all series; got --series together with it" in done.stderr
+    result = call("track", "--repo", "you/models", "--series", "BTCUSDT-15m", "--publish", REPO)
+    assert result.exit_code == 2
+    assert "--publish: publishes the forecasts of all series; got --series together with it" in result.stderr
     assert hub.count() == 0
 
 
@@ -277,16 +277,16 @@ def test_a_damaged_series_is_held_back_from_what_is_partial_and_the_folder_is_no
 
 
 def test_a_folder_that_is_no_run_exits_3_and_stays_as_it_is(hub: Any, tmp_path: Path) -> None:
-    done = call("publish", tmp_path / "nothing", "--repo", REPO)
-    assert done.exit_code == 3
+    result = call("publish", tmp_path / "nothing", "--repo", REPO)
+    assert result.exit_code == 3
     assert not (tmp_path / "nothing").exists()
     assert hub.count() == 0
 
 
 def test_the_main_job_refuses_to_publish_the_demo_market_before_training(hub: Any, tmp_path: Path) -> None:
-    done = call("run", "--source", "demo", "--publish", REPO, "--runs", tmp_path / "runs")
-    assert done.exit_code == 5
-    assert "--source demo: only models of real markets are published" in done.stderr
+    result = call("run", "--source", "demo", "--publish", REPO, "--runs", tmp_path / "runs")
+    assert result.exit_code == 5
+    assert "--source demo: only models of real markets are published" in result.stderr
     assert not (tmp_path / "runs").exists()
     assert hub.count() == 0
 
@@ -296,9 +296,9 @@ def test_the_main_job_checks_the_token_before_training(
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", tokens.stranger)
     files = ("--source", "files", "--data-dir", tmp_path, "--series", "BTCUSDT-15m")
-    done = call("run", *files, "--publish", REPO, "--runs", tmp_path / "runs")
-    assert done.exit_code == 5
-    assert "needs a token that may write repositories of someone; got the token of stranger" in done.stderr
+    result = call("run", *files, "--publish", REPO, "--runs", tmp_path / "runs")
+    assert result.exit_code == 5
+    assert "needs a token that may write repositories of someone; got the token of stranger" in result.stderr
     assert not (tmp_path / "runs").exists()
     assert hub.routes == ["whoami"]
 
@@ -307,10 +307,10 @@ def test_the_main_job_checks_the_token_before_training(
 def test_the_main_job_does_not_publish_when_a_series_failed_and_says_how_to(hub: Any, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     words = ["--source", "files", "--data-dir", tmp_path, "--series", "BTCUSDT-15m", "--runs", runs]
-    done = called("run", *words, "--publish", REPO)
-    assert done.returncode == 3  # no candles at all
+    result = called("run", *words, "--publish", REPO)
+    assert result.returncode == 3  # no candles at all
     said = f"Publish the others with: python -m v8 publish {runs / 'frontier'} --repo {REPO} --partial"
-    assert done.stderr.splitlines()[-1].endswith(said)
+    assert result.stderr.splitlines()[-1].endswith(said)
     assert hub.routes == ["whoami"]
 
 
@@ -326,10 +326,10 @@ def test_the_main_job_publishes_what_it_trained(
     candles.to_frame().reset_index().to_csv(tmp_path / "BTCUSDT-15m.csv", index=False)
     words = ["run", "--profile", profile, "--source", "files", "--data-dir", tmp_path, "--workers", "1"]
     words += ["--series", "BTCUSDT-15m", "--runs", tmp_path / "runs", "--publish", REPO]
-    done = called(*words, tf=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"Published: {hub.url}/{REPO}/commit/{hub.commits(REPO)[0].oid}" in done.stdout
-    assert tokens.write not in done.stdout + done.stderr
+    result = called(*words, tf=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert f"Published: {hub.url}/{REPO}/commit/{hub.commits(REPO)[0].oid}" in result.stdout
+    assert tokens.write not in result.stdout + result.stderr
     run = tmp_path / "runs" / "tiny"
     for name in ("model.keras", "metadata.json", "history.csv", "README.md"):
         assert hub.files(REPO)[f"models/BTCUSDT-15m/{name}"] == (run / "BTCUSDT-15m" / name).read_bytes()

@@ -454,11 +454,11 @@ def test_a_file_that_was_changed_after_publishing_is_refused_unread(published: A
 
 def lambda_model(file: Path) -> None:
     inputs = keras.Input((2,))
-    told = str(file.with_name("told"))
-    keras.Model(inputs, keras.layers.Lambda(lambda x: x + 0.0 * Path(told).write_text("hi"))(inputs)).save(
+    text = str(file.with_name("told"))
+    keras.Model(inputs, keras.layers.Lambda(lambda x: x + 0.0 * Path(text).write_text("hi"))(inputs)).save(
         file
     )
-    Path(told).unlink()
+    Path(text).unlink()
 
 
 def pickled_model(file: Path) -> None:

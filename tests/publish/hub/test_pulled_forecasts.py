@@ -78,10 +78,10 @@ def test_pull_then_predict_gives_the_run_s_numbers_in_another_process(
     predicted = call("predict", "--repo", REPO, "--series", SERIES, *files, "--format", "json",
                      cwd=tmp_path, HF_HUB_OFFLINE="1")  # fmt: skip
     assert predicted.returncode == 0, predicted.stderr
-    told = json.loads(predicted.stdout)
-    assert told["model"]["revision"] == newest(published)
+    printed = json.loads(predicted.stdout)
+    assert printed["model"]["revision"] == newest(published)
     ours = Forecaster.load(trained_run.folder).predict(trained_run.candles)
-    theirs = pd.DataFrame(told["forecast"]).set_index("open_time")
+    theirs = pd.DataFrame(printed["forecast"]).set_index("open_time")
     assert list(theirs.index) == [f"2025-01-01T00:{minute}:00Z" for minute in ("00", "15", "30")]
     np.testing.assert_array_equal(theirs[list(ours.columns)].to_numpy(), ours.to_numpy())
 
@@ -120,11 +120,11 @@ def test_a_refusal_is_one_line_without_the_token(
     ):
         monkeypatch.setenv(name, "1")  # the command sets what is not set, and this process goes on
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
-    done = CliRunner().invoke(app, words)
-    assert (done.exit_code, done.stdout) == (status, "")
-    assert re.search(match, done.stderr), done.stderr
-    assert len(without_signs(done.stderr).splitlines()) == 1
-    assert tokens.write not in done.stderr
+    result = CliRunner().invoke(app, words)
+    assert (result.exit_code, result.stdout) == (status, "")
+    assert re.search(match, result.stderr), result.stderr
+    assert len(without_signs(result.stderr).splitlines()) == 1
+    assert tokens.write not in result.stderr
 
 
 @pytest.mark.tf
@@ -203,9 +203,9 @@ def test_a_run_that_is_not_there_is_not_looked_for_on_the_hub(
 @pytest.mark.process
 def test_importing_v8_starts_nothing() -> None:
     code = "import sys, v8; print(v8.__version__, *{name.partition('.')[0] for name in sys.modules})"
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True
     )
-    version, *modules = done.stdout.split()
+    version, *modules = result.stdout.split()
     assert version == "1.0.0"
     assert {"tensorflow", "keras", "numpy", "pandas", "huggingface_hub", "httpx2"}.isdisjoint(modules)

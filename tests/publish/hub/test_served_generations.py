@@ -84,6 +84,6 @@ def test_damage_of_what_serves_says_how_the_first_model_comes_back(run: Path, tm
         write_outputs(run)
     with pytest.raises(ArtifactError, match=r"take BTCUSDT-15m out of serving\.json"):
         stage_run(run, tmp_path / "staged", "someone/fleet")
-    told: list[Any] = []
-    assert [row.series for row in write_outputs(run, told.append)] == [ETH]
-    assert len(told) == 1
+    messages: list[Any] = []
+    assert [row.series for row in write_outputs(run, messages.append)] == [ETH]
+    assert len(messages) == 1

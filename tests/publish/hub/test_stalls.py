@@ -61,13 +61,13 @@ def test_uploads_that_stall_for_ever_end_together_and_the_next_call_continues(
 @pytest.mark.usefixtures("quick")
 def test_silence_is_counted_where_the_user_sees_it(hub: Any, staged: Staged) -> None:
     hub.stall("lfs-put", times=FOR_EVER)
-    told: list[str] = []
+    messages: list[str] = []
     with pytest.raises(PublishError, match="the Hub must answer"):
-        sent(staged, told, timeout_s=3.0, num_tries=1)
-    counted = [int(line.split()[5]) for line in told if f"{REPO}: no bytes moved for " in line]
+        sent(staged, messages, timeout_s=3.0, num_tries=1)
+    counted = [int(line.split()[5]) for line in messages if f"{REPO}: no bytes moved for " in line]
     assert counted
     assert counted == sorted(set(counted))
-    assert all(line.endswith(" s of at most 3 s") for line in told)
+    assert all(line.endswith(" s of at most 3 s") for line in messages)
 
 
 @pytest.mark.parametrize("kind", ["cut", "answer"])
@@ -88,14 +88,14 @@ def test_uploads_that_break_for_ever_end(hub: Any, staged: Staged, kind: str) ->
 def test_a_download_of_a_byte_now_and_then_ends(hub: Any, staged: Staged, route: str) -> None:
     sent(staged)
     hub.drip(route, 0.2, times=FOR_EVER)
-    told: list[str] = []
+    messages: list[str] = []
     error = PublishError if route in ("tree", "whoami") else PullError
     with pytest.raises(error, match="fewer than 1,000 bytes a second moved for 2 s"):
         if error is PublishError:
-            sent(staged, told, timeout_s=2.0, num_tries=1)
+            sent(staged, messages, timeout_s=2.0, num_tries=1)
         else:
-            pull(REPO, retries=HubRetryPolicy(timeout_s=2.0, num_tries=1, report=told.append))
-    assert any(line.endswith(" s of at most 2 s") for line in told)
+            pull(REPO, retries=HubRetryPolicy(timeout_s=2.0, num_tries=1, report=messages.append))
+    assert any(line.endswith(" s of at most 2 s") for line in messages)
 
 
 @pytest.mark.nightly
@@ -116,10 +116,10 @@ def test_trouble_that_lasts_ends_within_the_stated_time(hub: Any, staged: Staged
 def test_no_try_is_silent_beyond_the_stated_time(hub: Any, staged: Staged) -> None:
     """A try that begins late, or could be silent for long, has only what is left."""
     hub.stall("lfs-put", times=FOR_EVER)
-    told: list[str] = []
+    messages: list[str] = []
     with pytest.raises(PublishError, match=r"waits at most 5 s for the Hub; got no answer \("):
-        sent(staged, told, timeout_s=10_000.0, num_tries=1_001, first_s=0.0, most_s=5.0)
-    limits = [float(line.split()[-2]) for line in told if " s of at most " in line]
+        sent(staged, messages, timeout_s=10_000.0, num_tries=1_001, first_s=0.0, most_s=5.0)
+    limits = [float(line.split()[-2]) for line in messages if " s of at most " in line]
     assert limits
     assert max(limits) <= 4.0
 

@@ -139,12 +139,12 @@ def run(make_run: Any) -> Path:
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 def test_any_value_at_any_key_is_shown_or_refused_in_one_sentence(run: Path, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(FILES[:3]))
-    kept = (run / name).read_text()
-    (run / name).write_text(data.draw(changes(kept)))
+    text = (run / name).read_text()
+    (run / name).write_text(data.draw(changes(text)))
     try:
         attack(run)
     finally:
-        (run / name).write_text(kept)
+        (run / name).write_text(text)
 
 
 HEAD = "epoch,train_loss,validation_loss\n"

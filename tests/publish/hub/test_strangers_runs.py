@@ -86,10 +86,10 @@ def test_nothing_is_written_outside_by_a_name(run: Path, tmp_path: Path, command
 
     rewrite(run, change)
     before = everything_below(tmp_path)
-    done = called(command, run, *(["--repo", "someone/fleet", "--dry-run"] if command == "publish" else []))
-    assert done.returncode == 3
-    assert len(without_signs(done.stderr).splitlines()) == 1
-    assert "names series such as BTCUSDT-15m, not '../../pwn'" in done.stderr
+    result = called(command, run, *(["--repo", "someone/fleet", "--dry-run"] if command == "publish" else []))
+    assert result.returncode == 3
+    assert len(without_signs(result.stderr).splitlines()) == 1
+    assert "names series such as BTCUSDT-15m, not '../../pwn'" in result.stderr
     assert everything_below(tmp_path) == before
 
 
@@ -156,7 +156,7 @@ def test_a_refused_run_leaves_no_staging_folder(run: Path, tmp_path: Path) -> No
     (run / SERIES / "history.csv").write_text("root:x:0:0:root:/root:/bin/bash\n")
     (tmp_path / "temporary").mkdir()
     env = {**os.environ, "TMPDIR": str(tmp_path / "temporary")}
-    done = called("publish", run, "--repo", "someone/fleet", "--dry-run", env=env)
-    assert done.returncode == 3
-    assert "history.csv: must be CSV with the numbers epoch, train_loss, validation_loss" in done.stderr
+    result = called("publish", run, "--repo", "someone/fleet", "--dry-run", env=env)
+    assert result.returncode == 3
+    assert "history.csv: must be CSV with the numbers epoch, train_loss, validation_loss" in result.stderr
     assert not everything_below(tmp_path / "temporary")

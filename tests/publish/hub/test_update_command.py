@@ -500,10 +500,10 @@ def test_a_formula_has_no_weights_to_begin_from(tmp_path: Path) -> None:
 )
 def test_words_that_cannot_be_meant_are_one_line(copied: Drilled, words: list[str], refused: str) -> None:
     given = ["--data-dir", str(copied.candles)] if "--source" not in words else []
-    done = CliRunner().invoke(app, ["update", str(copied.run), *given, *words])
-    assert done.exit_code in (2, 3, 5)
-    assert refused in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    result = CliRunner().invoke(app, ["update", str(copied.run), *given, *words])
+    assert result.exit_code in (2, 3, 5)
+    assert refused in result.stderr
+    assert len(result.stderr.splitlines()) == 1
     assert not (copied.run / "serving.json").exists()
 
 

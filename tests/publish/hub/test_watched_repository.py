@@ -36,10 +36,10 @@ def test_the_newest_commit_forecasts_and_each_forecast_says_which(
     monkeypatch.setenv("V8_HOME", str(tmp_path / "home"))
     exchange_api.put(SERIES, with_future(SERIES, 1_500, 100))
     exchange_api.now_s = BEGIN_S + 5
-    told: list[str] = []
+    messages: list[str] = []
     with Ledger.open_to_write(tmp_path / "ledger.sqlite") as ledger:
         watch = LedgerUpdater(
-            ServingModels(REPO), open_following, ledger, ledger.place(REPO), notify=told.append
+            ServingModels(REPO), open_following, ledger, ledger.place(REPO), notify=messages.append
         )
         assert watch.update().num_issued == 1
         first = str(published.commits(REPO)[-1].oid)
@@ -52,7 +52,7 @@ def test_the_newest_commit_forecasts_and_each_forecast_says_which(
         issued = ledger.pending(REPO, SERIES).values()
         assert [entry.issuer.revision for entry in issued] == [first, second, second]
         assert {entry.issuer.place for entry in issued} == {REPO}
-    assert told == []
+    assert messages == []
 
 
 def test_a_series_that_is_not_published_is_refused_by_name(published: Any) -> None:

@@ -104,9 +104,9 @@ class Visit:
 
     def told(self, name: str) -> str:
         """Return the value of a `data-` attribute of the root element."""
-        found = re.search(rf'<html[^>]* data-{name}="([^"]*)"', self.dom)
-        assert found, f"no data-{name} on the root element"
-        return found[1]
+        match = re.search(rf'<html[^>]* data-{name}="([^"]*)"', self.dom)
+        assert match, f"no data-{name} on the root element"
+        return match[1]
 
 
 def find_browser() -> str | None:
@@ -129,7 +129,7 @@ class Browser:
 
     def __call__(self, page: Path, fragment: str = "", *flags: str) -> Visit:
         workplace = self.make_folder()
-        done = subprocess.run(
+        result = subprocess.run(
             [
                 self.program,
                 *_FLAGS,
@@ -143,7 +143,7 @@ class Browser:
             check=True,
             env={**os.environ, "HOME": str(workplace)},
         )
-        return Visit(done.stdout, [line for line in done.stderr.splitlines() if ":CONSOLE" in line])
+        return Visit(result.stdout, [line for line in result.stderr.splitlines() if ":CONSOLE" in line])
 
     def act(self, page: Path, script: str) -> dict[str, Any]:
         """Run a script at the end of a copy of a page; return what it wrote into `data-measured`, as JSON.

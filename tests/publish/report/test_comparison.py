@@ -116,15 +116,15 @@ def compared(*measurements: Measurement, **changes: Any) -> Comparison:
 
 
 def test_a_comparison_is_replaced_by_the_same_one_only(tmp_path: Path) -> None:
-    one = compared(measured("stable", 1, 3.0), measured("aligned", 1, 1.0))
-    require_same_comparison(tmp_path, one)  # none is there
-    for file in write_comparison(tmp_path, one):
+    comparison = compared(measured("stable", 1, 3.0), measured("aligned", 1, 1.0))
+    require_same_comparison(tmp_path, comparison)  # none is there
+    for file in write_comparison(tmp_path, comparison):
         require_own("--out", file, is_overwriting=False)
-    require_same_comparison(tmp_path, replace(one, measurements=(), command="another"))
+    require_same_comparison(tmp_path, replace(comparison, measurements=(), command="another"))
     for changes in ({"series": ("BTCUSDT-15m",)}, {"epochs": None}, {"num_bars": {"aligned": 8_000}}):
         (key,) = changes
         with pytest.raises(ProfileError, match=f"a comparison there with another {key}[.] .* --overwrite"):
-            require_same_comparison(tmp_path, replace(one, **changes))
+            require_same_comparison(tmp_path, replace(comparison, **changes))
 
 
 # The machine is twice as slow during the second repeat, for both.
@@ -163,22 +163,22 @@ def test_a_repeat_without_the_baseline_gives_no_ratio() -> None:
 
 
 def test_forty_models_are_projected_from_the_speed_of_an_epoch() -> None:
-    one = compared(measured("aligned", 1))
+    comparison = compared(measured("aligned", 1))
     # Per model 25 s of which 2 epochs of 10 s: 5 s are fixed. 100 epochs: 1,005 s. Ten rounds of four
     # workers: 10,050 s. Once: 5 s of imports and 20 s of compilation.
-    assert one.figures["aligned"]["projected_40_s"]["median"] == pytest.approx(10_075.0)
+    assert comparison.figures["aligned"]["projected_40_s"]["median"] == pytest.approx(10_075.0)
 
 
 def test_on_a_gpu_forty_models_share_one_process() -> None:
-    one = compared(measured("aligned", 1, device="GPU:0"))
-    assert one.figures["aligned"]["projected_40_s"]["median"] == pytest.approx(25 + 40 * 1_005.0)
+    comparison = compared(measured("aligned", 1, device="GPU:0"))
+    assert comparison.figures["aligned"]["projected_40_s"]["median"] == pytest.approx(25 + 40 * 1_005.0)
 
 
 @pytest.mark.parametrize(("fleet_size", "share_pct"), [(1, 25.0), (2, 50.0)])
 def test_the_ceiling_counts_all_models_of_a_fleet(fleet_size: int, share_pct: float) -> None:
     # 100 windows/s a model times 0.2 GFLOP are 20 of 80 GFLOP/s.
-    one = compared(measured("aligned", 1, fleet_size=fleet_size))
-    assert one.figures["aligned"]["ceiling_pct"]["median"] == pytest.approx(share_pct)
+    comparison = compared(measured("aligned", 1, fleet_size=fleet_size))
+    assert comparison.figures["aligned"]["ceiling_pct"]["median"] == pytest.approx(share_pct)
 
 
 def test_every_figure_has_a_way_to_be_written() -> None:
@@ -291,14 +291,14 @@ def test_what_was_not_trained_out_or_looks_elsewhere_is_not_advised() -> None:
 
 
 def test_the_page_opens_with_the_advice_and_one_picture() -> None:
-    made = compared(worth("stable", 2.0, 0.84, 0.86), worth("aligned", 1.0, 0.9, 1.0), epochs=None)
-    page = comparison_page(made)
+    comparison = compared(worth("stable", 2.0, 0.84, 0.86), worth("aligned", 1.0, 0.9, 1.0), epochs=None)
+    page = comparison_page(comparison)
     assert page.index("Take stable: ") < page.index('class="plot"') < page.index("<table")
     assert page.count('class="plot"') == 1
     chosen = "the fastest of those with the lowest is recommended"
     assert chosen in page
     # Where no profile is recommended, the note does not say how one is chosen.
-    assert chosen not in comparison_page(replace(made, epochs=1))
+    assert chosen not in comparison_page(replace(comparison, epochs=1))
     worse = compared(worth("stable", 2.0, 1.0, 1.02), worth("aligned", 1.0, 1.01, 1.0), epochs=None)
     without = comparison_page(worse)
     assert chosen not in without
@@ -367,7 +367,7 @@ def test_diamonds_are_filled_where_nothing_is_tested() -> None:
 
 
 def test_a_profile_that_is_a_formula_is_marked_wherever_profiles_are_listed() -> None:
-    made = compared(
+    comparison = compared(
         worth("range_paths", 2.0, 0.84, 0.86, horizon_bars=1),
         worth("aligned", 1.0, 0.9, 1.0),
         num_bars={"range_paths": 8_000, "aligned": 8_000, "scaled_mine": 8_000},
@@ -375,21 +375,21 @@ def test_a_profile_that_is_a_formula_is_marked_wherever_profiles_are_listed() ->
         formulas={"range_paths": "range_paths", "scaled_mine": "a_plugin"},
         failures={"scaled_mine": "no"},
     )
-    page = comparison_page(made)
+    page = comparison_page(comparison)
     shown = re.sub(r"<[^>]*>", " ", page)
     assert shown.count("range_paths (formula)") == shown.count("range_paths")
     assert "scaled_mine (formula)" in page
-    for table in (error_table(made), cost_table(made), ratio_table(made)):
+    for table in (error_table(comparison), cost_table(comparison), ratio_table(comparison)):
         assert table.columns == ["", "range_paths (formula)", "aligned"]
-    assert ratio_table(made).title == "As multiples of range_paths (formula), within the same repeat"
-    assert formula_notes(made) == [
+    assert ratio_table(comparison).title == "As multiples of range_paths (formula), within the same repeat"
+    assert formula_notes(comparison) == [
         "range_paths (formula) is fitted and has no network: it is the same formula that other pages use as "
         "the baseline “range paths”."
     ]
     assert page.count("it is the same formula") == 1
     assert formula_notes(DRIFTING) == []
     # Programs read the names of the profiles themselves.
-    assert {line["profile"] for line in csv.DictReader(comparison_csv(made).splitlines())} == {
+    assert {line["profile"] for line in csv.DictReader(comparison_csv(comparison).splitlines())} == {
         "range_paths",
         "aligned",
     }
@@ -397,12 +397,12 @@ def test_a_profile_that_is_a_formula_is_marked_wherever_profiles_are_listed() ->
 
 def test_a_projected_time_is_rounded_for_people_and_in_seconds_for_programs() -> None:
     # 5 s of imports, 20 s of compilation, and ten rounds of four workers with 5 s and one epoch of 10 s.
-    made = compared(measured("aligned", 1, own_epochs=1))
-    (row,) = [row for row in cost_table(made).rows if str(row[0]).endswith("projected")]
+    comparison = compared(measured("aligned", 1, own_epochs=1))
+    (row,) = [row for row in cost_table(comparison).rows if str(row[0]).endswith("projected")]
     assert row[1] == "3 min"
     (line,) = [
         line
-        for line in csv.DictReader(comparison_csv(made).splitlines())
+        for line in csv.DictReader(comparison_csv(comparison).splitlines())
         if line["figure"] == "projected_40_s"
     ]
     assert (line["unit"], float(line["median"])) == ("s", 175.0)

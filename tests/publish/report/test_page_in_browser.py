@@ -138,22 +138,22 @@ addEventListener("load", () => setTimeout(() => {
 
 @pytest.mark.process
 def test_a_chart_can_be_read_bar_by_bar_zoomed_and_pointed_at(page: Path, visit: VisitPage) -> None:
-    seen = visit.act(page, READ)
-    assert "first" not in seen  # nothing is shown before
-    assert "1970-01-01 11:00" in seen["newest"]
-    assert "actual candleO 100 H 102 L 99 C 101" in seen["newest"]
-    assert "Bollinger bands, actual values97 – 103" in seen["newest"]
-    assert "Volatility, actual values1.000 %" in seen["newest"]
-    assert "1970-01-01 07:00" in seen["fourth"]
+    measured = visit.act(page, READ)
+    assert "first" not in measured  # nothing is shown before
+    assert "1970-01-01 11:00" in measured["newest"]
+    assert "actual candleO 100 H 102 L 99 C 101" in measured["newest"]
+    assert "Bollinger bands, actual values97 – 103" in measured["newest"]
+    assert "Volatility, actual values1.000 %" in measured["newest"]
+    assert "1970-01-01 07:00" in measured["fourth"]
     # The forecast after the sixth candle is of its values.
-    assert "forecast candleO 100 H 102 L 99 C 101" in seen["fourth"]
-    assert "Bollinger bands, forecast97 – 103" in seen["fourth"]
-    assert "Volatility, forecast1.000 %" in seen["fourth"]
-    assert "1970-01-01 00:00" in seen["oldest"] and "forecast candle" not in seen["oldest"]
-    assert 3 <= int(seen["bars"]) < 12
-    assert re.search("1970-01-01 0[1-9]:00", seen["pointed"])
-    assert seen["pressed"] == "false"
-    assert seen["chosen"] > 0
+    assert "forecast candleO 100 H 102 L 99 C 101" in measured["fourth"]
+    assert "Bollinger bands, forecast97 – 103" in measured["fourth"]
+    assert "Volatility, forecast1.000 %" in measured["fourth"]
+    assert "1970-01-01 00:00" in measured["oldest"] and "forecast candle" not in measured["oldest"]
+    assert 3 <= int(measured["bars"]) < 12
+    assert re.search("1970-01-01 0[1-9]:00", measured["pointed"])
+    assert measured["pressed"] == "false"
+    assert measured["chosen"] > 0
 
 
 @pytest.mark.nightly
@@ -206,19 +206,19 @@ def test_the_charts_hold_the_errors_of_the_metadata(opened: Visit, metadata: lis
 
 @pytest.mark.process
 def test_on_a_phone_nothing_is_cut_off(page: Path, visit: VisitPage) -> None:
-    seen = visit.measure(page, 390, "#all")
-    assert seen["width"] == 390
-    assert seen["sticking_out"] == []
+    measured = visit.measure(page, 390, "#all")
+    assert measured["width"] == 390
+    assert measured["sticking_out"] == []
     # A table that is wider scrolls in a box of its own, which says so; one that fits says nothing.
-    assert any(box["is_cut"] for box in seen["boxes"])
-    assert [box["is_marked"] for box in seen["boxes"]] == [box["is_cut"] for box in seen["boxes"]]
+    assert any(box["is_cut"] for box in measured["boxes"])
+    assert [box["is_marked"] for box in measured["boxes"]] == [box["is_cut"] for box in measured["boxes"]]
 
 
 @pytest.mark.process
 def test_on_a_small_laptop_no_table_has_to_be_scrolled(page: Path, visit: VisitPage) -> None:
-    seen = visit.measure(page, 1_120, "#all")
-    assert seen["sticking_out"] == []
-    assert not any(box["is_cut"] or box["is_marked"] for box in seen["boxes"])
+    measured = visit.measure(page, 1_120, "#all")
+    assert measured["sticking_out"] == []
+    assert not any(box["is_cut"] or box["is_marked"] for box in measured["boxes"])
 
 
 @pytest.mark.nightly

@@ -74,10 +74,10 @@ def call(run: Path, *flags: str) -> tuple[subprocess.CompletedProcess[str], set[
         "finally:\n"
         "    print('imported:', *sorted({name.partition('.')[0] for name in sys.modules}))\n"
     )
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False
     )
-    return done, set(done.stdout.splitlines()[-1].removeprefix("imported:").split())
+    return result, set(result.stdout.splitlines()[-1].removeprefix("imported:").split())
 
 
 def test_page_pictures_and_table_come_from_files_without_tensorflow(run: Path) -> None:
@@ -98,23 +98,23 @@ def test_page_pictures_and_table_come_from_files_without_tensorflow(run: Path) -
 
 @pytest.mark.nightly
 def test_the_page_speaks_the_language_that_is_asked_for_and_the_terminal_english(run: Path) -> None:
-    done = called("report", run, "--lang", "zh-TW", cwd=REPOSITORY)
-    assert done.returncode == 0, done.stderr
+    result = called("report", run, "--lang", "zh-TW", cwd=REPOSITORY)
+    assert result.returncode == 0, result.stderr
     page = (run / "report.html").read_text("utf-8")
     assert '<html lang="zh-TW"' in page and "<h2>排行榜</h2>" in page
-    assert "on candles that training had not seen:" in done.stdout and done.stdout.isascii() is False
-    assert not any("一" <= letter <= "鿿" for letter in done.stdout)
-    done = called("report", run, cwd=REPOSITORY, env={**os.environ, "V8_LANG": "zh"})
-    assert done.returncode == 0, done.stderr
+    assert "on candles that training had not seen:" in result.stdout and result.stdout.isascii() is False
+    assert not any("一" <= letter <= "鿿" for letter in result.stdout)
+    result = called("report", run, cwd=REPOSITORY, env={**os.environ, "V8_LANG": "zh"})
+    assert result.returncode == 0, result.stderr
     assert '<html lang="zh-TW"' in (run / "report.html").read_text("utf-8")
     assert called("report", run, cwd=REPOSITORY).returncode == 0
     assert '<html lang="en"' in (run / "report.html").read_text("utf-8")
 
 
 def test_a_language_that_there_is_not_is_refused_before_anything_is_drawn(run: Path) -> None:
-    done = called("report", run, "--lang", "de", cwd=REPOSITORY)
-    assert done.returncode == 2
-    assert len(done.stderr.splitlines()) == 1 and "'de'" in done.stderr
+    result = called("report", run, "--lang", "de", cwd=REPOSITORY)
+    assert result.returncode == 2
+    assert len(result.stderr.splitlines()) == 1 and "'de'" in result.stderr
     assert not (run / "report.html").exists()
 
 
@@ -133,7 +133,7 @@ def test_a_folder_of_runs_is_told_from_a_run(run: Path, tmp_path: Path) -> None:
         (run.parent, f"got a folder of runs: {run}. Name one of its runs, such as {run}."),
         (tmp_path / "nowhere", "got no such folder. Train one with `python -m v8 run`."),
     ):
-        done = called("report", place, cwd=REPOSITORY)
-        assert done.returncode == 3
+        result = called("report", place, cwd=REPOSITORY)
+        assert result.returncode == 3
         rule = "must be the folder of one run, which holds run.json"
-        assert without_signs(done.stderr) == f"error: {place}: {rule}; {words}\n"
+        assert without_signs(result.stderr) == f"error: {place}: {rule}; {words}\n"

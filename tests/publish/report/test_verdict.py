@@ -42,10 +42,10 @@ def alone(ours: float, chance: float | None) -> tuple[BaselineComparison, Baseli
 
 
 def test_the_sentences_of_one_series_are_those_of_its_numbers_the_furthest_ahead_first() -> None:
-    told = verdict(
+    text = verdict(
         [row("BTCUSDT-15m", ohlc=beside(0.95, 0.951, 0.01, 0.4), volatility=beside(0.814, 0.825, 0.0, 0.01))]
     )
-    assert told == [
+    assert text == [
         "BTCUSDT-15m, on candles that training had not seen:",
         # 0.814 / 0.825 = 0.98667
         "Volatility: 18.6 % lower error than the naive forecast (significant), "
@@ -106,9 +106,9 @@ def test_every_case_has_words_that_are_true(
 
 def test_of_several_series_the_median_is_told_and_for_how_many_it_is_sure() -> None:
     def rows(*scores: tuple[BaselineComparison, BaselineComparison]) -> str:
-        told = verdict([row(f"{letter}USDT-1h", ohlc=one) for letter, one in zip("ABC", scores, strict=True)])
-        assert told[0] == "Median of 3 series, on candles that training had not seen:"
-        return told[1]
+        text = verdict([row(f"{letter}USDT-1h", ohlc=one) for letter, one in zip("ABC", scores, strict=True)])
+        assert text[0] == "Median of 3 series, on candles that training had not seen:"
+        return text[1]
 
     sure = beside(0.8, 1.0, 0.0, 0.01)
     unsure = beside(0.9, 1.0, 0.0, 0.5)
@@ -125,8 +125,8 @@ def test_of_several_series_the_median_is_told_and_for_how_many_it_is_sure() -> N
 
 
 def test_a_simulated_market_is_told_with_the_verdict() -> None:
-    told = verdict([row("BTCUSDT-15m", is_demo=True, ohlc=alone(0.9, 0.01))])
-    assert told[0] == "A simulated market, no real coin. BTCUSDT-15m, on candles that training had not seen:"
+    text = verdict([row("BTCUSDT-15m", is_demo=True, ohlc=alone(0.9, 0.01))])
+    assert text[0] == "A simulated market, no real coin. BTCUSDT-15m, on candles that training had not seen:"
 
 
 def pooled(median: float, difference: float, *, best: str = "har", p_best: float | None = 0.01) -> str:
@@ -149,8 +149,8 @@ def test_one_test_over_many_folds_says_where_its_mean_is_not_the_median() -> Non
 
 def test_the_verdict_speaks_chinese_with_the_same_numbers() -> None:
     with language("zh-TW"):
-        told = verdict([row("BTCUSDT-15m", volatility=beside(0.814, 0.825, 0.0, 0.01))])
-    assert told == [
+        text = verdict([row("BTCUSDT-15m", volatility=beside(0.814, 0.825, 0.0, 0.01))])
+    assert text == [
         "BTCUSDT-15m，以訓練時沒看過的 K 線評估：",
         "波動率：誤差比單純預測小 18.6 %（顯著），比最佳基準「har」小 1.3 %（顯著）。",
     ]

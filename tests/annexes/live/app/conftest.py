@@ -122,8 +122,8 @@ def fleet_run(tmp_path_factory: pytest.TempPathFactory, make_ranged_profile: Any
             candles = open_source("demo").candles(Series.parse(name), profile.newest_bars)
             return Job(candles, profile, 7, home / "tiny" / name, is_publishable=True, candle_seconds=0.0)
 
-        begun = RunRecord.begin(profile, "files", True, "python -m v8 run")
-        with pytest.MonkeyPatch.context() as patch, RunFolder(home / "tiny", begun) as folder:
+        record = RunRecord.begin(profile, "files", True, "python -m v8 run")
+        with pytest.MonkeyPatch.context() as patch, RunFolder(home / "tiny", record) as folder:
             patch.setenv("V8_HOME", str(home / "caches"))
             for outcome in InProcessEngine().train([job(name) for name in NAMES], RunObserver()):
                 assert outcome.reason is None, outcome.trace
@@ -144,7 +144,7 @@ def serve(
     def serving(policy: AccessPolicy | None = None, **tools: Any) -> Iterator[Served]:
         run = tmp_path_factory.mktemp("served") / "tiny"
         shutil.copytree(fleet_run, run)
-        told: list[str] = []
+        messages: list[str] = []
         with ExchangeApi(now_s=START_S) as exchange, pytest.MonkeyPatch.context() as patch:
             patch.setenv("NO_PROXY", "127.0.0.1")
             patch.setenv("V8_REST_URL", exchange.url)
@@ -155,17 +155,17 @@ def serve(
             source = RestSource(api, ExchangeClock(api.time_s, most_age_s=0.0))
             options: dict[str, Any] = {"issue": ForecastIssuer(source), "record": lambda: None}
             options |= {"refresh_s": LOOK_S, "chart": ChartReader(source)} | tools
-            options |= {"present": source.now_s, "notify": told.append}
+            options |= {"present": source.now_s, "notify": messages.append}
             desk = ForecastService(ModelSource(run), ForecastView, **options)
             desk.start(60)
-            listener = open_listener("127.0.0.1", 0, told.append)
+            listener = open_listener("127.0.0.1", 0, messages.append)
             server = make_server(
                 make_application(Site(desk, source.name), policy or AccessPolicy()), listener.limiter
             )
             thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
             thread.start()
             try:
-                yield Served(f"http://127.0.0.1:{listener.getsockname()[1]}", run, exchange, told)
+                yield Served(f"http://127.0.0.1:{listener.getsockname()[1]}", run, exchange, messages)
             finally:
                 server.should_exit = True
                 thread.join(timeout=30)

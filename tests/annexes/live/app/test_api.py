@@ -127,8 +127,8 @@ def test_a_live_record_is_as_it_is_described_with_and_without_quantiles(
 
 @pytest.mark.tf
 def test_the_description_is_whole_and_each_field_of_it_is_explained() -> None:
-    told = description()
-    json.dumps(told, allow_nan=False)
+    document = description()
+    json.dumps(document, allow_nan=False)
     named = set()
 
     def visit(node: Any) -> Iterator[Any]:
@@ -136,10 +136,10 @@ def test_the_description_is_whole_and_each_field_of_it_is_explained() -> None:
         for each in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
             yield from visit(each)
 
-    for node in visit(told):
+    for node in visit(document):
         if isinstance(node, dict) and isinstance(node.get("$ref"), str):
             named.add(node["$ref"].removeprefix("#/components/schemas/"))
-    schemas = told["components"]["schemas"]
+    schemas = document["components"]["schemas"]
     assert named == set(schemas)
     for name, schema in schemas.items():
         Draft202012Validator.check_schema(schema)
@@ -147,7 +147,7 @@ def test_the_description_is_whole_and_each_field_of_it_is_explained() -> None:
         assert set(schema["required"]) <= set(schema["properties"]), name
         for field, about in schema["properties"].items():
             assert about.get("description") or about["oneOf"][-1]["description"], (name, field)
-    operations = [route["get"]["operationId"] for route in told["paths"].values()]
+    operations = [route["get"]["operationId"] for route in document["paths"].values()]
     assert len(set(operations)) == len(operations)
 
 

@@ -121,20 +121,20 @@ def test_a_server_in_the_background_of_a_script_ends_by_sigterm_alone(process: A
     ],
 )
 def test_what_cannot_be_meant_is_one_sentence(words: list[str], said: str) -> None:
-    done = CliRunner().invoke(app, ["app", *words])
-    assert done.exit_code == 2
+    result = CliRunner().invoke(app, ["app", *words])
+    assert result.exit_code == 2
     # What takes a moment to be looked at is refused behind the first sign of life.
-    (told,) = [line for line in done.stderr.splitlines() if not line.startswith("Opening a")]
+    (told,) = [line for line in result.stderr.splitlines() if not line.startswith("Opening a")]
     assert said in told
 
 
 def test_what_is_no_token_is_one_sentence_that_does_not_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("V8_APP_TOKEN", "hunter2")
-    done = CliRunner().invoke(app, ["app", "--repo", "a/b", *MARKET])
-    assert done.exit_code == 2
-    *_, told = done.stderr.splitlines()
+    result = CliRunner().invoke(app, ["app", "--repo", "a/b", *MARKET])
+    assert result.exit_code == 2
+    *_, told = result.stderr.splitlines()
     assert told.startswith("error: V8_APP_TOKEN: is 16 to 256 letters")
-    assert "hunter2" not in done.output
+    assert "hunter2" not in result.output
 
 
 @pytest.mark.nightly
@@ -182,8 +182,8 @@ def test_answers_are_sent_at_once() -> None:
 
 def test_without_the_extra_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "APP_PACKAGES", ("starlette", "no_such_server"))
-    done = CliRunner().invoke(app, ["app", "runs/a"])
-    assert done.exit_code == 2
-    assert "needs the extra `app` of v8, a small server; got none installed. Run: " in done.stderr
-    assert done.stderr.endswith(" -m pip install no_such_server.\n")
+    result = CliRunner().invoke(app, ["app", "runs/a"])
+    assert result.exit_code == 2
+    assert "needs the extra `app` of v8, a small server; got none installed. Run: " in result.stderr
+    assert result.stderr.endswith(" -m pip install no_such_server.\n")
     assert all(importlib.util.find_spec(name) for name in ("starlette", "uvicorn"))

@@ -154,10 +154,10 @@ def test_an_answer_that_is_neither_made_nor_taken_in_time_is_given_up(
 
 
 def test_of_too_many_the_one_that_has_waited_longest_gives_way_of_its_own_address_first() -> None:
-    told: list[str] = []
+    messages: list[str] = []
     gone: list[str] = []
     clock = SimpleNamespace(now_s=0.0)
-    crowd = ConnectionLimiter(told.append, 6, lambda: clock.now_s)
+    crowd = ConnectionLimiter(messages.append, 6, lambda: clock.now_s)
 
     class Toy:
         def __init__(self, name: str, address: str) -> None:
@@ -176,14 +176,14 @@ def test_of_too_many_the_one_that_has_waited_longest_gives_way_of_its_own_addres
     assert gone == ["loud 0", "quiet"]
     assert loud[0] not in crowd
     end = "those that have been idle longest are closed."
-    assert told == [f"Too many idle connections (more than 4 of one address): {end}"]
+    assert messages == [f"Too many idle connections (more than 4 of one address): {end}"]
     clock.now_s = connections.NOTIFY_INTERVAL_S
     crowd.remove(loud[1])
     crowd.add(loud[1])
     crowd.add(Toy("last", "d"))
     assert gone == ["loud 0", "quiet", "loud 2"]
-    assert told[1:] == [f"Too many idle connections (more than 6): {end}"]
-    assert not ConnectionLimiter(told.append, 6).close_oldest("one")
+    assert messages[1:] == [f"Too many idle connections (more than 6): {end}"]
+    assert not ConnectionLimiter(messages.append, 6).close_oldest("one")
 
 
 @pytest.mark.tf

@@ -24,13 +24,13 @@ class Clock:
 
 def test_what_was_fresh_by_a_clock_that_ran_ahead_is_stale_when_it_is_set_back() -> None:
     clock = Clock()
-    done = Counter[str]()
+    counts = Counter[str]()
     clock.now_s = 1e9
     once = WorkCache(clock)
 
     def work() -> tuple[int, float]:
-        done["work"] += 1
-        return done["work"], clock.now_s + 10
+        counts["work"] += 1
+        return counts["work"], clock.now_s + 10
 
     assert once.get("key", work).future.result(timeout=30) == 1
     clock.now_s = 100.0
@@ -42,14 +42,14 @@ def test_what_was_fresh_by_a_clock_that_ran_ahead_is_stale_when_it_is_set_back()
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.floats(0, 30)), max_size=30))
 def test_work_is_done_again_exactly_when_it_is_stale(asked: list[tuple[str, float]]) -> None:
     clock = Clock()
-    done = Counter[str]()
+    counts = Counter[str]()
     expected = Counter[str]()
     fresh_until = {"a": 0.0, "b": 0.0}
     once = WorkCache(clock)
 
     def work(key: str) -> tuple[str, float]:
-        done[key] += 1
-        return f"{key}{done[key]}", clock.now_s + 10
+        counts[key] += 1
+        return f"{key}{counts[key]}", clock.now_s + 10
 
     for key, pause_s in asked:
         clock.now_s += pause_s
@@ -59,7 +59,7 @@ def test_work_is_done_again_exactly_when_it_is_stale(asked: list[tuple[str, floa
         found = once.get(key, lambda key=key: work(key)).future.result(timeout=30)
         assert found == f"{key}{expected[key]}"
     once.close()
-    assert done == expected
+    assert counts == expected
 
 
 def test_all_who_ask_meanwhile_wait_for_the_same() -> None:

@@ -193,9 +193,9 @@ def test_only_reading_is_allowed(served: Any, method: str) -> None:
 @pytest.mark.tf
 def test_head_is_get_without_a_body(served: Any) -> None:
     seen = served.get("/api/series", method="HEAD")
-    asked = served.get("/api/series")
+    answer = served.get("/api/series")
     assert (seen.status, seen.body) == (200, b"")
-    assert seen.headers["content-length"] == str(len(asked.body))
+    assert seen.headers["content-length"] == str(len(answer.body))
 
 
 @pytest.mark.tf
@@ -366,11 +366,11 @@ def test_the_overview_has_a_tile_a_series_the_wildest_first_in_one_answer(served
         assert re.search(rf'class="ahead"[^>]*>next {hours}: <span>[\d.,]+ – [\d.,]+</span>', tile)
         assert f"Volatility ahead: {100 * rows[-1]['volatility']:.3f} %" in tile
         price = float(re.search(r'class="price">([\d.,]+)<', tile)[1].replace(",", ""))
-        known = open_source("demo").candles(Series.parse(name), 900).to_frame()["close"]
-        at = known.index.get_loc("2024-12-31T17:45Z" if name == BTC else "2024-12-31T17:00Z")
-        assert price == pytest.approx(known.iloc[at], rel=1e-6)
+        candles = open_source("demo").candles(Series.parse(name), 900).to_frame()["close"]
+        at = candles.index.get_loc("2024-12-31T17:45Z" if name == BTC else "2024-12-31T17:00Z")
+        assert price == pytest.approx(candles.iloc[at], rel=1e-6)
         day = 96 if name == BTC else 24
-        change = 100 * (known.iloc[at] / known.iloc[at - day] - 1)
+        change = 100 * (candles.iloc[at] / candles.iloc[at - day] - 1)
         sign, size = re.search(r'class="change (?:gain|loss)"><i>24 h </i>(.)([\d.]+) %<', tile).groups()
         assert float(f"{'-' if sign == '−' else ''}{size}") == pytest.approx(change, abs=0.006)
         # No model of the tiny run is tested: the page says so once, and shows no chip in tiles.
@@ -508,9 +508,9 @@ def test_a_chart_has_the_candles_and_the_forecast_of_the_api(served: Any) -> Non
     forecast = served.get(f"/api/forecast/{BTC}").json()
     assert len(chart["open_times"]) == 500
     assert chart["closed_at"] == forecast["candles"]["closed_at"]
-    known = open_source("demo").candles(Series.parse(BTC), 900)
-    last = int(np.searchsorted(known.open_time_s, 1_735_668_000 - 900))
-    close = known.column("close")[: last + 1]
+    candles = open_source("demo").candles(Series.parse(BTC), 900)
+    last = int(np.searchsorted(candles.open_time_s, 1_735_668_000 - 900))
+    close = candles.column("close")[: last + 1]
     assert chart["columns"]["close"] == pytest.approx(close[-500:], rel=1e-6)
     # Bollinger bands: two deviations of 20 closes
     middle = close[-20:].mean()

@@ -92,8 +92,8 @@ def test_a_space_is_one_commit_and_the_same_again_is_none(hub: Any) -> None:
 def test_what_we_published_and_is_gone_goes_and_what_is_somebody_else_s_stays(hub: Any) -> None:
     assert publish("someone/old").exit_code == 0
     hub.commit("spaces/someone/old", {"v8/gone.py": b"old", "notes.md": b"mine", "Dockerfile": b"changed"})
-    told = publish("someone/old", "--dry-run").output
-    assert re.search(r"changed: +1 file\n.*removed: +1 file\n", told, re.DOTALL)
+    printed = publish("someone/old", "--dry-run").output
+    assert re.search(r"changed: +1 file\n.*removed: +1 file\n", printed, re.DOTALL)
     assert publish("someone/old").exit_code == 0
     files = hub.files("spaces/someone/old")
     assert "v8/gone.py" not in files
@@ -155,10 +155,10 @@ def test_it_starts_from_its_folder_alone_and_shows_the_published_models(
                 health = fetch(f"{address[1]}/api/health").json()
                 assert (health["status"], health["num_series"]) == ("ok", 2)
                 assert health["revision"] == hub.commits("someone/fleet")[-1].oid
-                told = fetch(f"{address[1]}/api/forecast/BTCUSDT-15m").json()
-                assert told["first_bar"] == "2024-12-31T18:00:00Z"
+                answer = fetch(f"{address[1]}/api/forecast/BTCUSDT-15m").json()
+                assert answer["first_bar"] == "2024-12-31T18:00:00Z"
                 page = fetch(f"{address[1]}/series/BTCUSDT-15m")
-                assert f"<td>{told['forecast'][0]['volatility']:.3%}</td>".replace("%", " %") in page.text
+                assert f"<td>{answer['forecast'][0]['volatility']:.3%}</td>".replace("%", " %") in page.text
                 assert page.headers["content-security-policy"].endswith("https://huggingface.co")
             finally:
                 process.kill()

@@ -370,8 +370,8 @@ def test_a_damaged_ledger_is_not_copied(sound: bytes, tmp_path: Path) -> None:
 def test_the_command_copies_a_ledger_and_refuses_to_do_more_at_once(ledger: Ledger, tmp_path: Path) -> None:
     ledger.add(made_entry())
     words = ["track", "--ledger", str(ledger.path), "--backup"]
-    done = CliRunner().invoke(app, [*words, str(tmp_path / "copy.sqlite")])
-    assert (done.exit_code, done.stderr) == (0, "")
+    result = CliRunner().invoke(app, [*words, str(tmp_path / "copy.sqlite")])
+    assert (result.exit_code, result.stderr) == (0, "")
     with Ledger.open(tmp_path / "copy.sqlite") as copied:
         assert copied.last_number == 1
     for more in (
@@ -381,10 +381,10 @@ def test_the_command_copies_a_ledger_and_refuses_to_do_more_at_once(ledger: Ledg
         ["--publish", "a/b"],
         ["--format", "csv"],
     ):
-        done = CliRunner().invoke(app, [*words, str(tmp_path / "other.sqlite"), *more])
-        assert (done.exit_code, done.stdout) == (2, "")
-    done = CliRunner().invoke(app, [*words, str(tmp_path / "nowhere/copy.sqlite")])
-    assert done.exit_code == 2
+        result = CliRunner().invoke(app, [*words, str(tmp_path / "other.sqlite"), *more])
+        assert (result.exit_code, result.stdout) == (2, "")
+    result = CliRunner().invoke(app, [*words, str(tmp_path / "nowhere/copy.sqlite")])
+    assert result.exit_code == 2
     assert not (tmp_path / "other.sqlite").exists()
 
 
@@ -393,9 +393,9 @@ def test_the_command_shows_no_error_of_a_damaged_ledger(sound: bytes, tmp_path: 
     content = bytearray(sound)
     content[sound.rindex(np.array([5.0, 6.0]).astype("<f8").tobytes())] ^= 1
     path.write_bytes(content)
-    done = CliRunner().invoke(app, ["track", str(tmp_path / "tiny"), "--ledger", str(path)])
-    assert (done.exit_code, done.stdout) == (3, "")
-    assert "must be a ledger's file as v8 wrote it" in done.stderr
+    result = CliRunner().invoke(app, ["track", str(tmp_path / "tiny"), "--ledger", str(path)])
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert "must be a ledger's file as v8 wrote it" in result.stderr
 
 
 def test_after_a_checkpoint_the_file_alone_holds_all(ledger: Ledger, tmp_path: Path) -> None:

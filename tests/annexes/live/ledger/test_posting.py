@@ -309,7 +309,7 @@ def test_the_outbox_is_small_when_all_was_taken(post: Post) -> None:
 
 def test_trouble_is_told_once_until_it_is_over(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
-    told: list[str] = []
+    messages: list[str] = []
 
     def sleep(seconds: float) -> None:
         pauses.append(seconds)
@@ -323,12 +323,12 @@ def test_trouble_is_told_once_until_it_is_over(post: Post, monkeypatch: pytest.M
     monkeypatch.setattr(posting.time, "sleep", sleep)
     monkeypatch.setattr(send_messages, "__defaults__", (HASTY,))
     with pytest.raises(OverError):
-        keep_sending(post.ledger.path, PLACE, Receiver(post.receiver.url), told.append)
+        keep_sending(post.ledger.path, PLACE, Receiver(post.receiver.url), messages.append)
     assert pauses == [1.0, 1.0, 30.0, 1.0, 1.0, 30.0, 30.0, 1.0, 1.0]
     assert len(post.receiver.forecasts) == 2
     rule = "takes each message with an answer of 2xx; got status 503"
     fix = f"See what it lacks; {post.outbox.path} keeps the messages until they are taken"
-    assert told == [f"{post.receiver.url.split('/')[2]}: {rule}. {fix}."] * 2
+    assert messages == [f"{post.receiver.url.split('/')[2]}: {rule}. {fix}."] * 2
 
 
 class OverError(Exception):

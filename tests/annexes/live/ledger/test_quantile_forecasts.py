@@ -71,8 +71,8 @@ def made(
     every.to_frame()[:-LATER].to_csv(home / "candles" / f"{series}.csv")
     candles = open_source("files", data_dir=home / "candles").candles(series, profile.newest_bars)
     run = home / "runs" / "tiny"
-    begun = RunRecord.begin(profile, "files", True, "python -m v8 run")
-    with pytest.MonkeyPatch.context() as patch, RunFolder(run, begun) as folder:
+    record = RunRecord.begin(profile, "files", True, "python -m v8 run")
+    with pytest.MonkeyPatch.context() as patch, RunFolder(run, record) as folder:
         patch.setenv("V8_HOME", str(home / "caches"))
         (outcome,) = InProcessEngine().train(
             [Job(candles, profile, 7, run / str(series), is_publishable=True, candle_seconds=0.0)],

@@ -56,14 +56,14 @@ def entry(
 ) -> Entry:
     """What the baselines say of the bars after the candle that is twenty from the end."""
     known = candles.newest(baseline_bars(profile), int(candles.open_time_s[-21]))
-    made = {"model": fitted.forecast(known)["har"], **fitted.forecast(known)}
+    forecast = {"model": fitted.forecast(known)["har"], **fitted.forecast(known)}
     issuer = change_issuer(
         horizon_bars=profile.horizon_bars,
         tasks={task: TASKS[task].columns for task in profile.tasks},
-        forecasters=tuple(made),
+        forecasters=tuple(forecast),
     )
     values = issuer.concatenate(
-        {task: np.stack([one[task] for one in made.values()]) for task in issuer.tasks}
+        {task: np.stack([one[task] for one in forecast.values()]) for task in issuer.tasks}
     )
     issued_for_s = int(candles.open_time_s[-20])
     return Entry(issuer, issued_for_s, issued_for_s + 5, known.digest, values)
@@ -125,9 +125,9 @@ def test_baselines_are_those_of_the_evaluation(
     scaling = fit_scaling(train, rows, table_columns(profile))
     table = compute_table(candles, table_columns(profile))
     newest = Span(table, profile, np.array([len(table) - 1]))
-    made = fitted.forecast(candles.newest(baseline_bars(profile)))
-    assert {"naive", "last_close", "offset", "har", "range_paths"} <= made.keys()
-    for name, tasks in made.items():
+    forecast = fitted.forecast(candles.newest(baseline_bars(profile)))
+    assert {"naive", "last_close", "offset", "har", "range_paths"} <= forecast.keys()
+    for name, tasks in forecast.items():
         expected = BASELINES[name].fit(train, scaling)(newest)
         for task, values in tasks.items():
             # Averages began 800 bars earlier in one of the two.
@@ -171,6 +171,6 @@ def test_a_profile_without_bands_has_baselines_too(candles: Candles, profile: Pr
     content["tasks"] = {"ohlc": content["tasks"]["ohlc"]}
     only = Profile.model_validate(content)
     fitted = fit_baselines(only, candles.newest(700), int(candles.open_time_s[-1]) + BAR_S)
-    made = fitted.forecast(candles.newest(baseline_bars(only)))
-    assert {*made["har"]} == {"ohlc"}
+    forecast = fitted.forecast(candles.newest(baseline_bars(only)))
+    assert {*forecast["har"]} == {"ohlc"}
     assert replace(fitted, forecasts={}).forecast(candles.newest(baseline_bars(only))) == {}

@@ -147,8 +147,8 @@ def test_generations_are_named_by_day_and_listed_oldest_first(tmp_path: Path, ma
     names = []
     for _ in range(11):
         names.append(free_generation(tmp_path, DAY))
-        begun = RunRecord.begin(make_profile(), "files", True, "python -m v8 update")
-        with RunFolder(generation_folder(tmp_path, names[-1]), begun) as folder:
+        record = RunRecord.begin(make_profile(), "files", True, "python -m v8 update")
+        with RunFolder(generation_folder(tmp_path, names[-1]), record) as folder:
             assert free_generation(tmp_path, DAY) == names[-1]  # killed now, it would be taken again
             folder.set_state(Series.parse(BTC), status="pending")
     assert names == [DAY, *(f"{DAY}-{number}" for number in range(2, 12))]

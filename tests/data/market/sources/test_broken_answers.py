@@ -89,16 +89,16 @@ def test_no_try_begins_that_could_end_after_the_limit_of_a_file(monkeypatch: pyt
 
 
 def test_who_waits_long_is_told_how_long_and_at_which_try(downloader: Downloader) -> None:
-    told: list[str] = []
+    messages: list[str] = []
     with (
         closing(RawServer([], stays=True)) as server,
-        reporting_waiting_to(told.append),
+        reporting_waiting_to(messages.append),
         pytest.raises(DataError, match="must be downloaded"),
     ):
         downloader.map(lambda path: downloader.fetch(server.url + path, max_bytes=9), ["/data/a-2024-07.zip"])
     words = r"waiting for a-2024-07\.zip from 127\.0\.0\.1:\d+, 0 s of at most 60 s; try 1 of 2"
-    assert re.fullmatch(words, told[0])
-    assert any(text.endswith(f"try 2 of {NUM_TRIES}") for text in told)
+    assert re.fullmatch(words, messages[0])
+    assert any(text.endswith(f"try 2 of {NUM_TRIES}") for text in messages)
 
 
 def test_what_is_whole_is_content_whatever_the_headers_claim_it_to_be(downloader: Downloader) -> None:

@@ -63,20 +63,20 @@ def test_its_candles_are_those_of_rest_and_the_running_one_is_not_among_them(
     exchange: ExchangeApi, source: Any
 ) -> None:
     exchange.cut_hole(str(SERIES), START_S + 1_500 * 900, START_S + 1_509 * 900)
-    found = source.candles(SERIES, 2_500)
+    candles = source.candles(SERIES, 2_500)
     wanted = RestSource().candles(SERIES, 2_500)
-    assert found.digest == wanted.digest
-    assert (found.source, len(found), found.report.num_gaps, found.report.num_missing) == (
+    assert candles.digest == wanted.digest
+    assert (candles.source, len(candles), candles.report.num_gaps, candles.report.num_missing) == (
         "ccxt",
         2_500,
         1,
         10,
     )
-    assert found.open_time_s[-1] == START_S + (NUM_BARS - 1) * 900
+    assert candles.open_time_s[-1] == START_S + (NUM_BARS - 1) * 900
     running_s = START_S + NUM_BARS * 900
     assert source.rest.api.edge_open_s(SERIES, running_s, is_newest=True) == running_s
-    earlier = source.candles(SERIES, 50, int(found.open_time_s[-100]))
-    assert earlier.open_time_s[-1] == found.open_time_s[-100]
+    earlier = source.candles(SERIES, 50, int(candles.open_time_s[-100]))
+    assert earlier.open_time_s[-1] == candles.open_time_s[-100]
 
 
 def test_its_time_is_that_of_the_exchange(exchange: ExchangeApi, source: Any) -> None:
@@ -97,9 +97,9 @@ def test_all_that_there_is_is_found_where_an_answer_holds_few_and_says_nothing_o
 
     monkeypatch.setattr(source.rest.api.exchange, "fetch_ohlcv", windowed)
     monkeypatch.setattr(source.rest.api.exchange, "feature_value", lambda *given: limit)
-    found = source.candles(SERIES, 5_000)
-    assert found.digest == RestSource().candles(SERIES, 5_000).digest
-    assert len(found) == NUM_BARS
+    candles = source.candles(SERIES, 5_000)
+    assert candles.digest == RestSource().candles(SERIES, 5_000).digest
+    assert len(candles) == NUM_BARS
     exchange.requests.clear()
     since_s = START_S + 100 * 900
     rows = source.rest.api.klines(CandleSpan(SERIES, since_s, since_s + 999 * 900))
@@ -247,8 +247,8 @@ def test_options_that_ccxt_cannot_open_are_refused_in_a_sentence(
 
 def test_the_command_line_takes_it_as_a_plug_in(exchange: ExchangeApi) -> None:
     words = ["data", "--plugin", str(PLUGIN), "--source", "ccxt", "--series", str(SERIES), "--bars", "500"]
-    done = CliRunner().invoke(app, words, prog_name="v8")
-    assert (done.exit_code, str(SERIES) in done.stdout) == (0, True), done.output
+    result = CliRunner().invoke(app, words, prog_name="v8")
+    assert (result.exit_code, str(SERIES) in result.stdout) == (0, True), result.output
     wrong = CliRunner().invoke(app, [*words[:-3], "XXXUSDT-15m"], prog_name="v8")
     assert wrong.exit_code == 3
     assert "XXXUSDT-15m" in wrong.output and "Traceback" not in wrong.output

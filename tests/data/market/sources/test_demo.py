@@ -23,9 +23,9 @@ def test_every_series_of_the_universe_is_a_whole_world_of_its_own():
 
 
 def test_the_same_series_is_the_same_on_every_machine_and_day():
-    known = DemoSource().candles(HOURLY, 100)
-    assert DemoSource().candles(HOURLY, 100).digest == known.digest
-    assert known.report.last_open == "2024-12-31T23:00:00Z"
+    candles = DemoSource().candles(HOURLY, 100)
+    assert DemoSource().candles(HOURLY, 100).digest == candles.digest
+    assert candles.report.last_open == "2024-12-31T23:00:00Z"
 
 
 @pytest.mark.parametrize("num_bars", [1, 100, BLOCK_BARS, BLOCK_BARS + 1])

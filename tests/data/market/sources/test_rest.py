@@ -414,16 +414,16 @@ def test_who_waits_for_the_exchange_is_told_how_long(exchange, waits) -> None:
     limits = TimeLimits(quiet_s=0.1)
     patience = replace(API_RETRY_POLICY, sleep=waits.append)
     downloader = Downloader("V8_REST_URL", policy=etiquette, patience=patience, limits=limits)
-    told: list[str] = []
-    with closing(downloader), reporting_waiting_to(told.append):
+    messages: list[str] = []
+    with closing(downloader), reporting_waiting_to(messages.append):
         source = RestSource(KlinesApi(downloader=downloader))
         source.now_s()
         exchange.faults = [too_many(429, "1")]
         source.candles(SERIES, 10)
     host = exchange.url.removeprefix("http://")
     words = rf"waiting for BTCUSDT-15m from {host}, \d s of at most 300 s; try [12] of 3"
-    assert told
-    assert all(re.fullmatch(words, text) for text in told)
+    assert messages
+    assert all(re.fullmatch(words, text) for text in messages)
 
 
 def test_a_password_in_the_address_opens_the_api_and_is_shown_nowhere(exchange, opened) -> None:

@@ -105,8 +105,8 @@ def test_what_was_read_once_is_read_again_without_asking_anybody(full_archive, o
     end_s = NOW_S - 3 * 86_400
     first = open_vision().candles(SERIES, 300, end_s)
     full_archive.requests.clear()
-    kept = CachedCandles(open_vision()).candles(SERIES, 300, end_s)
-    assert (kept.digest, kept.source) == (first.digest, "vision")
+    candles = CachedCandles(open_vision()).candles(SERIES, 300, end_s)
+    assert (candles.digest, candles.source) == (first.digest, "vision")
     assert full_archive.requests == []
     with pytest.raises(DataError, match=r"ETHUSDT-4h from vision: .*in the archive"):
         CachedCandles(open_vision()).candles(Series("ETHUSDT", "4h"), 300, end_s)
@@ -517,8 +517,8 @@ def test_candles_that_have_come_since_are_counted_by_their_checksums(full_archiv
     source = open_vision()
     for last, num_newer in (("2024-09-05 20:00", 0), ("2024-09-03 20:00", 12), ("2024-07-31 20:00", 216)):
         before = len(full_archive.downloads())
-        found = source.candles(SERIES, 50, seconds(last))
-        assert found.report.num_newer == num_newer
+        candles = source.candles(SERIES, 50, seconds(last))
+        assert candles.report.num_newer == num_newer
         assert len(full_archive.downloads()) - before <= 6
     assert source.candles(SERIES, 50).report.num_newer == 0
 
