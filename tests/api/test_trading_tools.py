@@ -31,7 +31,8 @@ def given() -> dict[str, Any]:
     candles = open_source("demo").candles(Series.parse("BTCUSDT-15m"), NUM_BARS).to_frame()
     frame = candles.assign(usable_from=candles.index + pd.Timedelta("15min"))
     spread = (candles["high"] - candles["low"]).rolling(20).mean()
-    frame["high_ahead_1"], frame["low_ahead_1"] = candles["close"] + spread / 2, candles["close"] - spread / 2
+    frame["high_ahead_1"] = candles["close"] + spread / 2
+    frame["low_ahead_1"] = candles["close"] - spread / 2
     forecaster = SimpleNamespace(
         trained_until_s=int(frame.index[0].timestamp()),
         forecast_history=lambda candles, as_frame, start: frame[frame["usable_from"] >= start],

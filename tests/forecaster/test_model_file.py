@@ -230,7 +230,8 @@ def archive_of(file: Path, *infos: tuple[zipfile.ZipInfo, bytes]) -> Path:
 
 def member(name: str, *, kind: int = 0, packing: int = zipfile.ZIP_STORED) -> zipfile.ZipInfo:
     info = zipfile.ZipInfo(name)
-    info.external_attr, info.compress_type = kind << 16, packing
+    info.external_attr = kind << 16
+    info.compress_type = packing
     return info
 
 

@@ -28,8 +28,10 @@ OF_RANGES = sorted(name for name in FORMULAS if name.split("_")[0] in KINDS)
 def market(request: pytest.FixtureRequest) -> pd.DataFrame:
     rng = np.random.default_rng(20241121)
     steps = rng.normal(0, 0.01, NUM_ROWS)
-    steps[DEAD], is_dead = 0.0, np.zeros(NUM_ROWS, bool)
-    steps[JUMP], is_dead[DEAD] = 0.05, True
+    steps[DEAD] = 0.0
+    is_dead = np.zeros(NUM_ROWS, bool)
+    steps[JUMP] = 0.05
+    is_dead[DEAD] = True
     close = request.param * np.exp(np.cumsum(steps))
     opened = np.where(is_dead, close, np.concatenate([close[:1], close[:-1]]))
     reach = rng.uniform(0, 0.004, (2, NUM_ROWS)) * ~is_dead

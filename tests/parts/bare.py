@@ -140,5 +140,6 @@ def build(checkout: Path, folder: Path) -> tuple[Path, Path]:
     words = ("-m", "build", "--no-isolation", "--outdir", str(folder), str(checkout))
     process = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stdout + process.stderr
-    (source,), (wheel,) = folder.glob("*.tar.gz"), folder.glob("*.whl")
+    (source,) = folder.glob("*.tar.gz")
+    (wheel,) = folder.glob("*.whl")
     return source, wheel

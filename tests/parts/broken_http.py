@@ -20,7 +20,9 @@ class RawServer:
     """
 
     def __init__(self, pieces: list[bytes | float], *, repeats: bool = False, stays: bool = False) -> None:
-        self._pieces, self._repeats, self._stays = pieces, repeats, stays
+        self._pieces = pieces
+        self._repeats = repeats
+        self._stays = stays
         self._socket = socket.create_server(("127.0.0.1", 0))
         self._is_over = threading.Event()
         self.num_connections = 0

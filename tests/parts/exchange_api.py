@@ -113,7 +113,8 @@ class ExchangeApi(LocalServer):
         self.faults: list[ApiFault] = []
         self.requests: list[str] = []
         self.archive_requests: list[str] = []
-        self.used_weight, self.weight_limit = 0, 6_000
+        self.used_weight = 0
+        self.weight_limit = 6_000
         self.has_running = self.has_archive = True
         self.is_blocked = False
         self.archive_lag_s = 0.0
@@ -153,7 +154,8 @@ class ExchangeApi(LocalServer):
 
     def frame(self, series: str, now_s: float | None = None) -> pd.DataFrame:
         """Return the closed candles, `OHLCV` under a UTC DatetimeIndex: what a cold fetch must give."""
-        now_s, bar_s = self.now_s if now_s is None else now_s, Series.parse(series).bar_s
+        now_s = self.now_s if now_s is None else now_s
+        bar_s = Series.parse(series).bar_s
         opens = [open_s for open_s in self._opens[series].tolist() if open_s + bar_s <= now_s]
         index = pd.DatetimeIndex(pd.to_datetime(opens, unit="s", utc=True), name="open_time")
         return pd.DataFrame([self._candles[series][at] for at in opens], index=index, columns=list(OHLCV))
@@ -189,7 +191,8 @@ class ExchangeApi(LocalServer):
         if self.is_blocked:
             fault = blocked()
         elif self.used_weight > self.weight_limit:
-            self.used_weight, fault = 0, too_many()
+            self.used_weight = 0
+            fault = too_many()
         if fault.body is not None:
             return fault, fault.body, headers
         if path == "/api/v3/time":
@@ -243,7 +246,10 @@ class ExchangeApi(LocalServer):
     def _row(self, series: str, open_s: int, bar_s: int) -> list[Any]:
         opened, high, low, close, volume = self._candles[series][open_s]
         if open_s + bar_s > self.now_s:  # what has happened so far is something else than the whole
-            high, low, close, volume = opened * 1.001, opened * 0.999, opened * 1.0005, volume / 2
+            high = opened * 1.001
+            low = opened * 0.999
+            close = opened * 1.0005
+            volume = volume / 2
         texts = [np.format_float_positional(value, trim="0") for value in (opened, high, low, close, volume)]
         return [open_s * 1_000, *texts, (open_s + bar_s) * 1_000 - 1, "0.0", 0, "0.0", "0.0", "0"]
 

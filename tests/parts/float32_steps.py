@@ -30,7 +30,8 @@ def assert_within_steps(
         magnitude: Size of what both compute with; None: the largest expected number, which is the size of
             the terms of sums that give the others.
     """
-    actual, expected = np.asarray(actual), np.asarray(expected)
+    actual = np.asarray(actual)
+    expected = np.asarray(expected)
     assert actual.shape == expected.shape
     size = np.abs(expected).max() if magnitude is None else magnitude
     apart = steps_apart(actual, expected, size)

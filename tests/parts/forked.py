@@ -191,7 +191,8 @@ class _Hidden(MetaPathFinder, Loader):
     """A module that was imported before its time, for whoever imports it; until then it is not there."""
 
     def __init__(self, name: str) -> None:
-        self._name, self._module = name, sys.modules.pop(name)
+        self._name = name
+        self._module = sys.modules.pop(name)
         self._spec = self._module.__spec__
         sys.meta_path.insert(0, self)
 

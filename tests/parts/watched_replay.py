@@ -69,8 +69,12 @@ class WatchedReplay:
         begin_s: float = BEGIN_S,
         limit_s: float = LIMIT_S,
     ) -> None:
-        self.exchange, self.ledger, self.place, self.start = exchange, ledger, place, start
-        self._begin_s, self._limit_s = begin_s, limit_s
+        self.exchange = exchange
+        self.ledger = ledger
+        self.place = place
+        self.start = start
+        self._begin_s = begin_s
+        self._limit_s = limit_s
         self.process = start()
 
     def go(

@@ -126,7 +126,12 @@ def test_the_results_tell_of_every_model_beside_every_baseline(undisturbed: Path
 
 @pytest.mark.tf
 def test_every_forecast_of_every_fold_is_in_one_table(undisturbed: Path, tmp_path: Path) -> None:
-    file, one, demo = tmp_path / "all.parquet", tmp_path / "one.csv", lambda name: OpenedSource(DemoSource())
+    file = tmp_path / "all.parquet"
+    one = tmp_path / "one.csv"
+
+    def demo(name: str) -> OpenedSource:
+        return OpenedSource(DemoSource())
+
     written = write_forecasts(undisturbed, file, form="parquet", open_source=demo)
     table = pd.read_parquet(file)
     assert (written.num_rows, written.missing, written.notes) == (len(table), {}, [])

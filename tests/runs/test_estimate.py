@@ -91,7 +91,8 @@ def test_nothing_is_told_before_a_series_is_finished_and_when_nothing_is_left() 
 
 def test_time_goes_on_between_two_ends() -> None:
     clock = Clock()
-    pace, (none, one, two) = ProgressEstimate(4, clock), names(3)
+    pace = ProgressEstimate(4, clock)
+    (none, one, two) = names(3)
     for series in (none, one):
         pace.on_event(SeriesStarted(series))
         clock.now_s += 40.0
@@ -108,7 +109,8 @@ def test_time_goes_on_between_two_ends() -> None:
 
 def test_first_series_tell_nothing_of_others_unless_they_took_long() -> None:
     clock = Clock()
-    pace, (one, two, three) = ProgressEstimate(10, clock), names(3)
+    pace = ProgressEstimate(10, clock)
+    (one, two, three) = names(3)
     for series in (one, two):
         pace.on_event(SeriesStarted(series))
     clock.now_s += 30.0
@@ -130,7 +132,8 @@ def test_first_series_tell_nothing_of_others_unless_they_took_long() -> None:
 
 def test_what_is_done_between_two_series_counts_and_what_failed_before_it_began_does_not() -> None:
     clock = Clock()
-    pace, (none, one, two, three) = ProgressEstimate(12, clock), names(4)
+    pace = ProgressEstimate(12, clock)
+    (none, one, two, three) = names(4)
     pace.on_event(SeriesOutcome(none, reason="no candles."))
     clock.now_s += 50.0
     for series in (one, two, three):

@@ -38,7 +38,8 @@ def lower_the_recursion_limit() -> None:
     depth = 0
     frame = sys._getframe()
     while frame is not None:
-        depth, frame = depth + 1, frame.f_back  # type: ignore[assignment]
+        depth = depth + 1
+        frame = frame.f_back  # type: ignore[assignment]
     sys.setrecursionlimit(depth + 5)
 
     def fall(number: int) -> int:

@@ -57,7 +57,8 @@ class Market:
     is_publishable = True
 
     def __init__(self, missing: Sequence[Series] = (), shorter: Sequence[Series] = ()) -> None:
-        self.missing, self.shorter = list(missing), list(shorter)
+        self.missing = list(missing)
+        self.shorter = list(shorter)
         self.asked: list[tuple[str, int | None]] = []
 
     def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:

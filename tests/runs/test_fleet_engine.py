@@ -143,7 +143,9 @@ class Sick(Trainer):
     sick = "ETHUSDT-15m"
 
     def __init__(self, inner: Trainer, stage: str) -> None:
-        self._inner, self._stage, self.num_micro_batches = inner, stage, inner.num_micro_batches
+        self._inner = inner
+        self._stage = stage
+        self.num_micro_batches = inner.num_micro_batches
         self.sizes: list[int] = []
 
     @property

@@ -51,7 +51,8 @@ class Trains(Engine):
     """Trains, counts what it has trained, and is cut off after so many."""
 
     def __init__(self, most: int = 1_000) -> None:
-        self.most, self.told = most, list[Path]()
+        self.most = most
+        self.told = list[Path]()
 
     def train(self, jobs: Sequence[Job], observer: RunObserver) -> Iterator[SeriesOutcome]:
         for outcome in InProcessEngine().train(jobs, observer):

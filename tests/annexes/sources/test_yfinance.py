@@ -53,7 +53,8 @@ class Download:
     """Stands where `yfinance.download` does, has all bars up to `NOW_S`, and keeps what it was asked."""
 
     def __init__(self, change: Callable[[pd.DataFrame], pd.DataFrame | None] = lambda table: table) -> None:
-        self.change, self.asked = change, list[dict[str, Any]]()
+        self.change = change
+        self.asked = list[dict[str, Any]]()
 
     def __call__(self, ticker: str, **wish: Any) -> pd.DataFrame | None:
         self.asked.append({"ticker": ticker, **wish})

@@ -84,7 +84,8 @@ def test_a_dead_hour_lowers_the_recent_range_to_a_fiftieth_at_most_on_each_horiz
 def test_a_jump_after_a_dead_hour_counts_as_six_usual_moves_and_ten_deviations() -> None:
     close = np.full(300, 7.0)
     log_range = np.full(300, 0.001)
-    log_range[-60:], close[-1] = 0.0, 7.7
+    log_range[-60:] = 0.0
+    close[-1] = 7.7
     values = last_values(close, log_range)
     assert (values["move_1"], values["move_60"]) == (6.0, 6.0)
     assert (values["rolled_middle_1"], values["rolled_deviation_1"]) == (10.0, 10.0)

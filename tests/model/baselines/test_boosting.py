@@ -107,7 +107,8 @@ def test_what_depends_on_the_step_alone_is_learned_to_the_digit(make_market_span
 def test_series_of_any_price_can_be_pooled(make_market_span) -> None:
     """Two copies of a market, one at a thousand times the price, teach what one of them does."""
     series = make_market_span(num_train=400, tasks=("ohlc",))
-    train, dear = series.train, series.recut(lambda column, values: values * 1000).train
+    train = series.train
+    dear = series.recut(lambda column, values: values * 1000).train
     twice = fit_boosted([train, dear], SMALL)
     np.testing.assert_allclose(twice(dear)["ohlc"], 1000 * twice(train)["ohlc"], rtol=1e-9)
     errors = [

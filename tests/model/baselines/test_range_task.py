@@ -39,7 +39,8 @@ def test_naive_repeats_the_mean_range_of_twenty_bars_and_widens_with_the_root_of
 def test_actual_ranges_of_a_span_are_those_of_its_candles(make_market_span) -> None:
     span = make_market_span(tasks=TASK_NAMES, horizon_bars=4).test
     ohlc = span.actual["ohlc"]
-    highest, lowest = ohlc[:, :3, 1].max(axis=1), ohlc[:, :3, 2].min(axis=1)
+    highest = ohlc[:, :3, 1].max(axis=1)
+    lowest = ohlc[:, :3, 2].min(axis=1)
     np.testing.assert_allclose(span.actual["range"][:, 2, 1], np.log(highest / lowest), rtol=1e-12)
     np.testing.assert_allclose(
         span.actual["range"][:, :, 0], np.log(ohlc[:, :, 1] / ohlc[:, :, 2]), rtol=1e-12
@@ -70,7 +71,8 @@ def test_ranges_on_a_path_are_those_of_its_candles() -> None:
     moved = np.sort(np.random.default_rng(3).normal(0, 0.01, (1, 5, 4, 1)), axis=2)[:, :, [1, 3, 0, 2]]
     paths = path_closes(np, np.full((1, 20), 50.0), moved)
     bar, total = RANGE_TASK.on_paths(np, RANGE_TASK, paths, partial(np.mean, axis=-1))[0].T
-    high, low = paths.candles[0, :, 1, 0], paths.candles[0, :, 2, 0]
+    high = paths.candles[0, :, 1, 0]
+    low = paths.candles[0, :, 2, 0]
     np.testing.assert_allclose(bar, high - low, rtol=1e-14)
     np.testing.assert_allclose(total[-1], high.max() - low.min(), rtol=1e-14)
 

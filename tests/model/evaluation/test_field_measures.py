@@ -106,11 +106,13 @@ def test_the_calibration_line_is_that_of_statsmodels(case: str) -> None:
     forecast = random.gamma(2.0, size=300)
     actual = 0.2 + 0.7 * forecast + random.normal(size=300)
     if case == "ties":
-        forecast, actual = forecast.round(), actual.round()
+        forecast = forecast.round()
+        actual = actual.round()
     if case == "equal":
         actual = forecast
     if case == "small":
-        forecast, actual = forecast[:2], actual[:2]
+        forecast = forecast[:2]
+        actual = actual[:2]
     expected = statsmodels.OLS(actual, statsmodels.add_constant(forecast)).fit()
     line = mincer_zarnowitz(actual, forecast)
     assert line is not None

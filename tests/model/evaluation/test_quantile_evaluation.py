@@ -164,7 +164,8 @@ def test_shares_below_quantiles_and_interval_scores_are_those_of_plain_formulas(
         assert margin is None and test.standard_error is None
     else:
         assert margin == pytest.approx(t.ppf(0.975, test.degrees_of_freedom) * test.standard_error)
-    low, high = made["volatility"][:, :, 0], made["volatility"][:, :, -1]
+    low = made["volatility"][:, :, 0]
+    high = made["volatility"][:, :, -1]
     misses = np.maximum(low - actual, 0) + np.maximum(actual - high, 0)
     share = levels[-1] - levels[0]
     assert errors.score[0] == pytest.approx((high - low + 2 / (1 - share) * misses).mean())

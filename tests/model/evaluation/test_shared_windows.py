@@ -56,7 +56,8 @@ def test_a_fold_or_series_that_one_lacks_is_left_out_for_all() -> None:
 
 
 def test_all_are_compared_with_the_baseline_that_was_fitted_best() -> None:
-    weak, strong = cell(100, 50), cell(100, 50, har=0.85 * np.arange(100, 150))
+    weak = cell(100, 50)
+    strong = cell(100, 50, har=0.85 * np.arange(100, 150))
     shared = share_windows({"weak": [weak], "strong": [strong]})
     ratios = [one.relative_error("ohlc", "har") for (one,) in shared.cells.values()]
     assert ratios == pytest.approx([0.9 / 0.85] * 2)

@@ -259,7 +259,8 @@ def test_constants_are_the_same_for_every_window_even_one_without_a_number_in_it
     model = build_serving(data.profile, data.scaling, wild_network(data.profile))[0]
     layer = model.get_layer("constants")
     windows = first_windows(data, 3).raw_windows()
-    windows[0], windows[1] = np.nan, np.inf
+    windows[0] = np.nan
+    windows[1] = np.inf
     rows_B1K = np.asarray(keras.Model(model.input, layer.output)(windows))
     (row_1K,) = layer.get_weights()
     np.testing.assert_array_equal(rows_B1K, np.stack([row_1K] * 3))

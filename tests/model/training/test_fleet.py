@@ -40,7 +40,8 @@ class Windows(keras.utils.PyDataset):  # type: ignore[misc]
         batches = training_batches(FleetWindows([data]), [seed], first_epochs=[1], num_epochs=last)
         self._batches = [plain(batch) for batch in batches]
         # Keras looks at two batches and ends an epoch before the first one.
-        self._num, self._epoch = len(self._batches) // last, -1
+        self._num = len(self._batches) // last
+        self._epoch = -1
 
     def __len__(self) -> int:
         return self._num
@@ -67,7 +68,8 @@ class FromUntrained(keras.callbacks.EarlyStopping):  # type: ignore[misc]
 
     def on_train_begin(self, logs: Any = None) -> None:
         super().on_train_begin(logs)
-        self.best, self.best_weights = self._untrained_loss, self.model.get_weights()
+        self.best = self._untrained_loss
+        self.best_weights = self.model.get_weights()
 
 
 @pytest.fixture(scope="module")

@@ -84,7 +84,8 @@ def test_batches_gathered_in_parts_step_as_one_batch_does(
     fleet = [make_data(parted, series=name) for name in ("BTCUSDT-15m", "ETHUSDT-15m", "XRPUSDT-1h")]
     (batch,) = batches_of(fleet, 1)
     weight_BM = np.array(batch.weight_BM)
-    weight_BM[14:, 1], weight_BM[:, 2] = 0, 0
+    weight_BM[14:, 1] = 0
+    weight_BM[:, 2] = 0
     assert len(weight_BM) == 16
     found = []
     for profile in (whole, parted):

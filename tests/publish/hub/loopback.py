@@ -195,7 +195,8 @@ class LoopbackHub:
         self._stopping = threading.Event()
         self.is_garbling = self.has_xet = False
         # To some versions of the client a host with another port is the same host.
-        self._hub, self._cdn = _Server(self, "127.0.0.1"), _Server(self, "localhost")
+        self._hub = _Server(self, "127.0.0.1")
+        self._cdn = _Server(self, "localhost")
 
     def __enter__(self) -> LoopbackHub:
         self._hub.start()
@@ -704,7 +705,8 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, hub: LoopbackHub, name: str) -> None:
         handler = type("Handler", (_Handler,), {"hub": hub})
         super().__init__(("127.0.0.1", 0), handler)
-        self._hub, self._name = hub, name
+        self._hub = hub
+        self._name = name
         self._open: set[socket.socket] = set()
         self._is_stopped = False
 

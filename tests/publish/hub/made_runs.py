@@ -52,7 +52,11 @@ class RunMaker:
         keras_file: The model of every series.
     """
 
-    UNIVERSE, SKILLED, LOSING, SHORT, NAIVE_IS_TRUE = UNIVERSE, SKILLED, LOSING, SHORT, NAIVE_IS_TRUE
+    UNIVERSE = UNIVERSE
+    SKILLED = SKILLED
+    LOSING = LOSING
+    SHORT = SHORT
+    NAIVE_IS_TRUE = NAIVE_IS_TRUE
 
     def __init__(self, folder: Path, keras_file: Path) -> None:
         self._folder = folder

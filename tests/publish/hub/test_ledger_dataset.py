@@ -331,7 +331,8 @@ def test_a_column_of_another_kind_is_one_sentence(
     """At 967f431 these were a TypeError."""
     fill(ledger, range(10))
     send()
-    path, (value, said) = f"forecasts/{FIRST}.parquet", ODD_COLUMNS[kind]
+    path = f"forecasts/{FIRST}.parquet"
+    (value, said) = ODD_COLUMNS[kind]
     table = pq.read_table(io.BytesIO(hub.files(NAME)[path])).replace_schema_metadata(None)
     place = table.schema.get_field_index(name)
     sink = io.BytesIO()

@@ -76,7 +76,8 @@ def test_the_legend_covers_no_notes_either_and_long_ones_are_wrapped(tmp_path: P
     sheet = _drawn("title", [issued_on_the_way(SAMPLE)], inches=(10.0, 6.4), notes=notes)
     sheet.savefig(tmp_path / "drawn.png")
     above, below = sheet.subfigs
-    (legend,), (text,) = above.legends, below.texts
+    (legend,) = above.legends
+    (text,) = below.texts
     assert not legend.get_window_extent().overlaps(text.get_window_extent())
     assert text.get_window_extent().y0 >= 0
     assert text.get_window_extent().x1 <= sheet.bbox.x1

@@ -170,7 +170,8 @@ def test_a_headline_says_between_what_it_lies_and_for_how_many_series_it_holds()
     intervals = headline_intervals(rows, of_windows)
     # Every window has the share of its series, so only the draws of series differ: at most all are the worst.
     assert 0.7 < intervals["ohlc"].low < 0.9 < intervals["ohlc"].high < 1.4
-    low, high = signed_pct(intervals["ohlc"].low), signed_pct(intervals["ohlc"].high)
+    low = signed_pct(intervals["ohlc"].low)
+    high = signed_pct(intervals["ohlc"].high)
     (_, sentence) = verdict(rows, intervals)
     assert f"; 95 % interval: {low} to {high}; lower in 2 of 3 series)." in sentence
     # Without the losses of one of them, as in models that were pulled, nothing is said.

@@ -161,7 +161,9 @@ def test_of_too_many_the_one_that_has_waited_longest_gives_way_of_its_own_addres
 
     class Toy:
         def __init__(self, name: str, address: str) -> None:
-            self.client, self.name, self.transport = (address, 1), name, self
+            self.client = (address, 1)
+            self.name = name
+            self.transport = self
 
         def abort(self) -> None:
             gone.append(self.name)

@@ -30,10 +30,8 @@ Pieces = list[bytes | float]
 @pytest.fixture
 def downloader(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Downloader]:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    etiquette, patience = (
-        ApiPolicy(sleep=lambda _: None),
-        RetryPolicy(num_tries=NUM_TRIES, sleep=lambda _: None),
-    )
+    etiquette = ApiPolicy(sleep=lambda _: None)
+    patience = RetryPolicy(num_tries=NUM_TRIES, sleep=lambda _: None)
     limits = getattr(request, "param", LIMITS)
     with closing(Downloader("V8_REST_URL", policy=etiquette, patience=patience, limits=limits)) as opened:
         yield opened

@@ -8,7 +8,10 @@ class Clocks:
     """Three clocks: the exchange's, one of seconds that pass, and this machine's."""
 
     def __init__(self) -> None:
-        self.exchange_s, self.passed_s, self.wall_s, self.num_asked = 1_725_451_620.9, 50.0, 1e9, 0
+        self.exchange_s = 1_725_451_620.9
+        self.passed_s = 50.0
+        self.wall_s = 1e9
+        self.num_asked = 0
 
     def pass_on(self, seconds: float, *, slept_s: float = 0.0) -> None:
         self.exchange_s += seconds + slept_s

@@ -369,7 +369,8 @@ def test_months_that_are_over_are_compared_with_the_archive_by_an_update(exchang
 def test_an_archive_out_of_reach_is_a_note_where_it_is_not_needed(exchange) -> None:
     exchange.now_s = NOW_S - 10 * DAY_S
     LiveSource().candles(SERIES, 900)
-    exchange.now_s, exchange.has_archive = NOW_S, False
+    exchange.now_s = NOW_S
+    exchange.has_archive = False
     (updated,) = LiveSource().update([SERIES], 900)
     assert updated.note.startswith("not compared with the archive: BTCUSDT-15m from vision: needs a zip")
 
