@@ -53,11 +53,9 @@ def test_the_first_key_at_fault_is_named_with_its_value(changes: dict[str, objec
 
 
 def test_a_missing_key_a_key_of_a_key_and_a_value_too_long_to_show() -> None:
-    with pytest.raises(
-        ArtifactError, match=r"^a\.json, key a\.num_crates: must be .*; got no such key\. Mend"
-    ):
+    with pytest.raises(ArtifactError, match=r"^a\.json, key a\.num_crates: .*got no such key"):
         checked(Shipment, {}, where="a.json, key a", fix="Mend it", rule="must be as v8 wrote it")
-    with pytest.raises(ArtifactError, match=r"got 'x{116}\.\.\. \(input should be a valid number\)\. Mend"):
+    with pytest.raises(ArtifactError, match=r"a\.json, key weight_kg: .*got 'x{116}\.\.\. \("):
         content = CONTENT | {"weight_kg": "x" * 999}
         checked(Shipment, content, where="a.json", fix="Mend it", rule="must be as v8 wrote it")
 
@@ -67,9 +65,7 @@ def test_a_missing_key_a_key_of_a_key_and_a_value_too_long_to_show() -> None:
 )
 def test_only_one_format_is_read(content: object) -> None:
     check_format({"format": 3}, 3, kind="run", where="a.json", fix="Mend it")
-    with pytest.raises(
-        ArtifactError, match=r"^a\.json: this v8 reads run format 3; got format .*\. Mend it\.$"
-    ):
+    with pytest.raises(ArtifactError, match=r"^a\.json: .*format 3; got format "):
         check_format(content, 3, kind="run", where="a.json", fix="Mend it")
 
 
@@ -82,5 +78,5 @@ def test_an_older_format_is_said_to_be_of_an_older_version(version: int) -> None
 
 def test_a_file_nested_without_end_is_damage(tmp_path: Path) -> None:
     (tmp_path / "deep.json").write_text("[" * 200_000)
-    with pytest.raises(ArtifactError, match=r"deep\.json: must be valid JSON; got damage"):
+    with pytest.raises(ArtifactError, match=r"deep\.json: .*got damage"):
         read_json_object(tmp_path / "deep.json", fix="Restore it")

@@ -29,7 +29,7 @@ def test_entries_keep_their_order_and_are_found_by_name() -> None:
 
 
 def test_an_unknown_name_suggests_the_nearest() -> None:
-    with pytest.raises(ProfileError, match=r"--fruit aple: a fruit is one of pear, apple; got 'aple'.*apple"):
+    with pytest.raises(ProfileError, match=r"--fruit aple: .*got 'aple'.*apple"):
         Registry("fruit", [Fruit("pear"), Fruit("apple")]).find("aple", where="--fruit aple")
 
 
@@ -41,7 +41,7 @@ def test_what_is_like_no_name_suggests_none() -> None:
 
 def test_a_name_is_given_once() -> None:
     fruits = Registry("fruit", [Fruit("pear")])
-    with pytest.raises(ProfileError, match="fruit pear: each fruit is registered once"):
+    with pytest.raises(ProfileError, match=r"fruit pear: .*got a second one"):
         fruits.register(Fruit("pear"))
 
 
@@ -60,7 +60,7 @@ def test_a_registered_entry_can_be_forgotten_again() -> None:
 )
 def test_a_name_is_a_plain_word(name: object) -> None:
     fruits = Registry("fruit", [Fruit("pear")])
-    with pytest.raises(ProfileError, match="fruit, its name: a name begins with a letter") as caught:
+    with pytest.raises(ProfileError, match=r"fruit, its name: .*a name begins with") as caught:
         fruits.register(Fruit(name))  # type: ignore[arg-type]
     assert str(caught.value).isprintable() and len(str(caught.value)) <= 600
     assert list(fruits) == ["pear"]
@@ -77,12 +77,12 @@ def test_a_name_does_not_stand_for_something_else(name: str) -> None:
 
 
 def test_large_and_small_letters_are_the_same_name() -> None:
-    with pytest.raises(ProfileError, match="fruit Pear: each fruit is registered once"):
+    with pytest.raises(ProfileError, match=r"fruit Pear: .*got a second one"):
         Registry("fruit", [Fruit("pear")]).register(Fruit("Pear"))
 
 
 def test_a_kind_has_reserved_names_of_its_own() -> None:
-    with pytest.raises(ProfileError, match="got the reserved name kernel"):
+    with pytest.raises(ProfileError, match=r"fruit kernel: .*got the reserved name"):
         Registry("fruit", reserved=["kernel"]).register(Fruit("kernel"))
 
 
@@ -109,7 +109,7 @@ def test_a_text_of_an_entry_is_one_line_that_means_the_same_everywhere(
 def test_a_source_may_be_an_address() -> None:
     fruits = Registry("fruit", [Fruit("pear")])
     fruits.register(Fruit("apple", source="https://example.org/apples"))
-    with pytest.raises(ProfileError, match="fruit plum, its sentence: is plain text without ://"):
+    with pytest.raises(ProfileError, match=r"fruit plum, its sentence: .*got 'see https://example.org'"):
         fruits.register(Fruit("plum", sentence="see https://example.org"))
     assert list(fruits) == ["pear", "apple"]
 

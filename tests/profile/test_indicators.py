@@ -175,17 +175,15 @@ def test_an_unknown_column_names_its_nearest_neighbour() -> None:
 
 
 def test_g4_duplicates_refused() -> None:
-    with pytest.raises(
-        DataError, match="'rsi' is listed twice; a repeated column adds nothing; got 'rsi', 'close', 'rsi'"
-    ):
+    with pytest.raises(DataError, match=r"feature columns: .*'rsi'.*got 'rsi', 'close', 'rsi'"):
         check_columns(["rsi", "close", "rsi"])
 
 
 def test_an_empty_list_of_columns_is_refused() -> None:
-    with pytest.raises(DataError, match="must hold a feature, such as close; got none"):
+    with pytest.raises(DataError, match=r"feature columns: .*got none"):
         check_columns([])
 
 
 def test_a_column_like_no_other_is_not_said_to_be_meant_as_none() -> None:
-    with pytest.raises(DataError, match="'qqqqqqqq' is no feature, which `features` lists; got"):
+    with pytest.raises(DataError, match=r"feature columns: .*'qqqqqqqq'.*got 'close', 'qqqqqqqq'"):
         check_columns(["close", "qqqqqqqq"])

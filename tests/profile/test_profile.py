@@ -145,7 +145,7 @@ def test_the_digest_depends_on_every_key_and_on_nothing_else(tmp_path: Path) -> 
 def test_a_profile_cannot_be_changed() -> None:
     with pytest.raises(ProfileError, match=r"Profile: is never changed itself.*\.but\(seed="):
         load_profile("aligned").seed = 1
-    with pytest.raises(ProfileError, match=r"TrainingSettings: is never changed itself.*got epochs = 3"):
+    with pytest.raises(ProfileError, match=r"TrainingSettings: .*got epochs = 3"):
         load_profile("aligned").training.epochs = 3
 
 
@@ -181,10 +181,10 @@ def test_what_is_changed_keeps_the_rest_of_its_section() -> None:
     ("changes", "words"),
     [
         ({"learnin_rate": 1}, "key learnin_rate: .*Did you mean training.learning_rate"),
-        ({"learning_rate": 3}, "key training.learning_rate: .*less than or equal to 1; got 3"),
+        ({"learning_rate": 3}, r"key training.learning_rate: .*got 3"),
         ({"training": {"epoch": 3}}, "key training.epoch: .*Did you mean epochs"),
         ({"training": 3}, "key training: .*got 3"),
-        ({"scaling": "rangd"}, "key scaling: .*got 'rangd'. Did you mean ranged"),
+        ({"scaling": "rangd"}, r"key scaling: .*got 'rangd'.*ranged"),
         ({"optimizer": "adan"}, "key training.optimizer: .*Did you mean adam"),
         ({"tasks": {"ohlc": None}}, "must hold ohlc"),
         ({"name": "A"}, "key name: "),
@@ -203,7 +203,7 @@ def test_who_makes_a_profile_of_keywords_reads_our_errors() -> None:
     with pytest.raises(ProfileError, match=r"profile frontier, key seed: .*got -1"):
         Profile(**whole | {"seed": -1})
     assert Profile("frontier", epochs=3) == Profile.of("frontier").but(epochs=3)
-    with pytest.raises(ProfileError, match=r"profile fronteer: .*Did you mean frontier"):
+    with pytest.raises(ProfileError, match=r"profile fronteer: .*got 'fronteer'.*frontier"):
         Profile("fronteer")
 
 
@@ -220,32 +220,32 @@ def test_a_user_s_own_file_works_from_any_folder(tmp_path: Path, monkeypatch: py
         ({"learnin_rate": 1e-3}, r"key learnin_rate: .*unknown key.*Did you mean training\.learning_rate\."),
         (
             {"bogus": 1},
-            r"key bogus: .*unknown key 'bogus'\. Remove it; configs/aligned\.yaml shows every key",
+            r"key bogus: .*unknown key 'bogus'",
         ),
         ({"lookbak_bars": 3}, r"mine\.yaml, key lookbak_bars: .*unknown key.*Did you mean lookback_bars"),
-        ({"seed": None}, r"key seed: .*got no such key\. Add it"),
-        ({"lookback_bars": 0}, r"key lookback_bars: .*greater than or equal to 2; got 0"),
+        ({"seed": None}, r"key seed: .*got no such key"),
+        ({"lookback_bars": 0}, r"key lookback_bars: .*got 0"),
         ({"lookback_bars": "60"}, r"key lookback_bars: .*got '60'"),
-        ({"features": ["open", "high", "low", "close", "rsii"]}, "'rsii' is no feature; did you mean rsi"),
+        ({"features": ["open", "high", "low", "close", "rsii"]}, r"mine.yaml, key features: .*'rsii'.*rsi"),
         ({"features": ["open", "high", "low", "close", "close"]}, "'close' is listed twice"),
-        ({"features": ["rsi"]}, "missing: open, high, low, close"),
+        ({"features": ["rsi"]}, r"mine.yaml, key features: .*missing"),
         ({"scaling": "robust"}, r"key scaling: .*'anchored', 'ranged', 'standard' or 'minmax'; got 'robust'"),
-        ({"scaling": "ranged"}, "features must hold recent_range with scaling: ranged, which divides by it"),
+        ({"scaling": "ranged"}, r"mine.yaml: .*recent_range with scaling: ranged"),
         ({"calibration": "shrink"}, r"key calibration: .*'ensemble' or 'none'.*; got 'shrink'"),
-        ({"calibration": None}, r"key calibration: .*got no such key\. Add it"),
+        ({"calibration": None}, r"key calibration: .*got no such key"),
         ({"split": {"train": 0.7, "validation": 0.2, "test": 0.2}}, "must add up to 1"),
         ({"split": {"train": 0.7, "validation": 0.3, "test": 0.0}}, r"key split\.test: .*greater than 0"),
         (
             {"tasks": {"ohlcv": {"weight": 1.0, "loss": "mae"}}},
-            "'ohlcv' is no task, which are range, ohlc, bands, volatility; did you mean ohlc",
+            r"mine.yaml, key tasks: .*'ohlcv'.*ohlc",
         ),
         ({"tasks": {"bands": {"weight": 1.0, "loss": "mae"}}}, "must hold ohlc"),
-        ({"lookback_bars": 10}, "lookback_bars must be at least 20 with bands or volatility"),
-        ({"horizon_bars": 19}, "horizon_bars must be at most 18 with bands or volatility"),
+        ({"lookback_bars": 10}, r"mine.yaml: lookback_bars .*20 .*got 10"),
+        ({"horizon_bars": 19}, r"mine.yaml: horizon_bars .*18 .*got 19"),
         ({"name": "../up"}, r"key name: .*pattern"),
-        ({"network": {"family": "lstm_dens"}}, r"key network: 'lstm_dens' is no.*did you mean lstm_dense"),
-        ({"network": {"dropout": 0.3}}, "must name its family, one of bilstm_seq2seq, lstm_dense, dense"),
-        ({"network": None}, r"key network: .*got no such key\. Add it"),
+        ({"network": {"family": "lstm_dens"}}, r"key network: .*'lstm_dens'.*lstm_dense"),
+        ({"network": {"dropout": 0.3}}, r"mine.yaml, key network: .*one of bilstm_seq2seq"),
+        ({"network": None}, r"key network: .*got no such key"),
     ],
 )
 def test_a_bad_value_is_refused_with_file_and_key(
@@ -491,19 +491,23 @@ def test_a_profile_without_covariates_is_what_it_was_before_there_was_the_key(tm
 @pytest.mark.parametrize(
     ("features", "tables", "rule"),
     [
-        (["csv.funding_rate"], (), "covariates must hold a table with the column funding_rate"),
-        ([], (FUNDING,), r"hold the column funding_rate: features must name csv\.funding_rate"),
+        (["csv.funding_rate"], (), "features name csv.funding_rate: .*table with"),
+        ([], (FUNDING,), r"features .*name csv\.funding_rate"),
         (
             ["csv.funding_rate"],
             (FUNDING, {**FUNDING, "columns": ["funding_rate"]}),
             "covariates must hold 'funding_rate' once",
         ),
         (["csv.funding_rate"], ({**FUNDING, "file": "../x.csv"},), r"key covariates\.0\.file: "),
-        (["csv.funding_rate"], ({**FUNDING, "available_after_s": 86_400},), "or no row would ever count"),
+        (
+            ["csv.funding_rate"],
+            ({**FUNDING, "available_after_s": 86_400},),
+            r"mine.yaml, key covariates.0: .*got 43200",
+        ),
         (["csv.funding_rate"], ({**FUNDING, "max_age": 1},), r"Did you mean max_age_s"),
-        (["BTCUSDT.high"], (), r"must hold BTCUSDT\.close with BTCUSDT\.high and scaling: anchored"),
-        ([f"A{number}.roc" for number in range(21)], (), "features of at most 20 other series, not 21"),
-        (["BTCUSDT.rang_20"], (), "is no feature of BTCUSDT: .*did you mean range_20"),
+        (["BTCUSDT.high"], (), r"mine.yaml: .*must hold BTCUSDT\.close with"),
+        ([f"A{number}.roc" for number in range(21)], (), r"key features: .* 20 other series, not 21"),
+        (["BTCUSDT.rang_20"], (), r"key features: .*feature of BTCUSDT: .*mean range_20"),
     ],
 )
 def test_covariates_that_cannot_be_are_refused(

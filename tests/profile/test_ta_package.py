@@ -200,29 +200,29 @@ def test_a_name_is_written_in_one_way() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("ta.adxx", "no output of the package ta; did you mean ta.adx"),
+        ("ta.adxx", r"feature columns: .*no output .*mean ta.adx"),
         ("ta.atr", "did you mean ta.average_true_range"),
         (
             "ta.adx(windo=14)",
-            "'windo' is no parameter of ta.adx, which has window, fillna; did you mean window",
+            r"feature columns: .*'windo'.*window",
         ),
-        ("ta.adx(window=x)", "window=x of ta.adx must be a number up to 4096"),
-        ("ta.adx(fillna=1)", "fillna=1 of ta.adx must be true or false"),
-        ("ta.adx(14)", "parameter '14', which is not written NAME=VALUE"),
-        ("ta.stoch(window=10", "not written like ta.adx .* line of its own or quotation marks"),
+        ("ta.adx(window=x)", r"feature columns: .*window=x of ta.adx must"),
+        ("ta.adx(fillna=1)", r"feature columns: .*fillna=1 of"),
+        ("ta.adx(14)", r"feature columns: .*parameter '14'"),
+        ("ta.stoch(window=10", r"feature columns: .*not written like ta.adx"),
         (
             "ta.sma_indicator",
-            r"ta.sma_indicator needs window: write for example ta.sma_indicator\(window=14\)",
+            r"feature columns: .*ta.sma_indicator needs window",
         ),
-        ("ta.adx(window=0)", "cannot be computed: the package says ValueError: window may not be 0"),
-        ("ta.sma_indicator(window=-3)", "cannot be computed: the package says ValueError"),
-        ("ta.donchian_channel_hband(offset=-3)", "has no value at some candles|looks ahead"),
+        ("ta.adx(window=0)", r"ValueError: window .* 0"),
+        ("ta.sma_indicator(window=-3)", "package says ValueError: "),
+        ("ta.donchian_channel_hband(offset=-3)", r"no value at|looks ahead"),
         (
             "ta.ichimoku_a(visual=true)",
-            "looks ahead: its values for the first candles change with later ones",
+            r"feature columns: .*looks ahead",
         ),
-        ("ta.ema_indicator(window=2000)", "depends on the first candle"),
-        ("ta.volume_price_trend(dropnans=true)", "cannot be computed|depends on the first candle"),
+        ("ta.ema_indicator(window=2000)", r"feature columns: .*depends on the first"),
+        ("ta.volume_price_trend(dropnans=true)", r"cannot be computed|depends on the"),
     ],
 )
 def test_a_name_that_cannot_be_a_feature_says_why_and_what_may_be_meant(name: str, message: str) -> None:
@@ -232,23 +232,21 @@ def test_a_name_that_cannot_be_a_feature_says_why_and_what_may_be_meant(name: st
 
 def test_more_columns_than_could_be_examined_soon_are_refused_unexamined() -> None:
     before = package_feature.cache_info().misses
-    with pytest.raises(DataError, match="at most 100 features of the package ta, not 101"):
+    with pytest.raises(DataError, match=r"feature columns: .*100.*101"):
         check_columns([f"ta.psar(step=0.{number + 200})" for number in range(101)])
     assert package_feature.cache_info().misses == before
 
 
 def test_a_name_without_its_prefix_is_found_in_the_package() -> None:
     assert suggestion("adx") == "ta.adx"
-    with pytest.raises(DataError, match=r"'adx' is no feature; did you mean ta\.adx"):
+    with pytest.raises(DataError, match=r"feature columns: .*'adx'.*ta\.adx.*got 'adx'"):
         check_columns(["adx"])
 
 
 def test_what_reads_the_volume_refuses_candles_without_one() -> None:
     candles = checked(random_frame(1).drop(columns="volume"))
     assert len(compute_table(candles, ["ta.stoch"])) == NUM_ROWS - 63
-    with pytest.raises(
-        DataError, match=r"ta\.money_flow_index is computed from the volume; got candles without"
-    ):
+    with pytest.raises(DataError, match=r"features of BTCUSDT-15m: .*got candles without"):
         compute_table(candles, ["ta.stoch", "ta.money_flow_index"])
 
 
@@ -256,9 +254,7 @@ def test_a_flat_market_has_no_value_unless_the_last_one_is_asked_for() -> None:
     frame = random_frame(2)
     frame.loc[300:360, ["open", "high", "low", "close"]] = frame.loc[299, "close"]
     candles = checked(frame)
-    with pytest.raises(
-        DataError, match=r"others in ta\.stoch\. Name ta\.stoch\(fillna=true\), which repeats"
-    ):
+    with pytest.raises(DataError, match=r"features of BTCUSDT-15m: .*got others in ta.stoch"):
         compute_table(candles, ["ta.stoch"])
     values = compute_table(candles, ["ta.stoch(fillna=true)"]).column("ta.stoch(fillna=true)")
     assert ((values >= 0) & (values <= 100)).all()
