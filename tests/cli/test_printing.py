@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from v8.api.progress import ProgressLines
 from v8.base.terminal import print_lines
 from v8.cli.printing import (
     MOST_PROGRESS_BARS,
@@ -72,9 +73,11 @@ def make_plan(make_profile: Any, tmp_path: Path) -> Any:
 
 
 @contextmanager
-def display(plan: Plan, *, opens: bool = False) -> Iterator[Callable[[Event], None]]:
+def display(
+    plan: Plan, *, opens: bool = False, is_verbose: bool = False
+) -> Iterator[Callable[[Event], None]]:
     """Show a plan; yields what shows an event."""
-    with observed(RunDisplay(opens=opens), plan, "demo") as observer:
+    with observed(RunDisplay(opens=opens, is_verbose=is_verbose), plan, "demo") as observer:
         yield observer.on_event
 
 
@@ -82,8 +85,10 @@ def epoch_ended(series: Series) -> EpochEnded:
     return EpochEnded(series, EpochRecord(2, 0.5, 0.25, 1e-3, 1.0, 1234.4, is_best=True), 6)
 
 
-def plain_lines(capsys: pytest.CaptureFixture[str], plan: Plan, events: Sequence[Event]) -> list[str]:
-    with display(plan) as listen:
+def plain_lines(
+    capsys: pytest.CaptureFixture[str], plan: Plan, events: Sequence[Event], *, is_verbose: bool = False
+) -> list[str]:
+    with display(plan, is_verbose=is_verbose) as listen:
         for event in events:
             listen(event)
     return capsys.readouterr().out.splitlines()
@@ -102,15 +107,36 @@ def test_plain_lines_name_their_series_because_several_write_in_turn(
         Note("Something to know."),
         epoch_ended(ONE),
     ]
-    assert plain_lines(capsys, make_plan(ONE, TWO), events) == [
+    assert plain_lines(capsys, make_plan(ONE, TWO), events, is_verbose=True) == [
         "BTCUSDT-1h: reading candles",
         "BTCUSDT-1h: waiting for a.zip, 5 s of at most 300 s; try 1 of 6",
         "BTCUSDT-1h: started (1 of 2)",
         "ETHUSDT-1h: started (2 of 2)",
-        "ETHUSDT-1h: epoch 2 of 6, loss 0.50000, validation 0.25000 (best), 1,234 windows/s",
+        "ETHUSDT-1h: epoch 2 of 6, loss 0.50000, validation 0.25000 (best), 1,234 windows/s "
+        "(0 of 2 ended, 2 still training)",
         "Something to know.",
-        "BTCUSDT-1h: epoch 2 of 6, loss 0.50000, validation 0.25000 (best), 1,234 windows/s",
+        "BTCUSDT-1h: epoch 2 of 6, loss 0.50000, validation 0.25000 (best), 1,234 windows/s "
+        "(0 of 2 ended, 2 still training)",
     ]
+
+
+def test_of_epochs_one_is_written_after_a_minute_without_a_line(make_plan: Any) -> None:
+    epochs_s = (50.0, 59.9, 60.0, 61.0, 119.0, 120.5)
+    clock_s = [0.0]
+    lines: list[str] = []
+    display_lines = ProgressLines(lines.append, clock=lambda: clock_s[-1])
+    with observed(display_lines, make_plan(ONE, TWO), "demo") as observer:
+        observer.on_event(SeriesStarted(ONE))
+        observer.on_event(SeriesStarted(TWO))
+        for epoch_s in epochs_s:
+            clock_s.append(epoch_s)
+            observer.on_event(epoch_ended(ONE))
+        observer.on_event(SeriesOutcome(TWO, seconds=60.0))
+        clock_s.append(180.0)  # 59.5 s after the outcome's line
+        observer.on_event(epoch_ended(ONE))
+    of_epochs = [line for line in lines if "epoch 2 of 6" in line]
+    assert len(of_epochs) == 2  # at 60.0 and at 120.5
+    assert of_epochs[0].endswith("(0 of 2 ended, 2 still training)")
 
 
 def test_a_finished_series_says_what_it_is_worth_and_how_much_is_left(

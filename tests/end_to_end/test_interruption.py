@@ -18,7 +18,7 @@ SERIES = "BTCUSDT-15m"
 
 def cut_off(place: Any, after: str, how: signal.Signals) -> tuple[int, str]:
     """Start the run, send the signal when the line comes, return exit status and all output."""
-    process = place.start(place.words(SERIES))
+    process = place.start(place.words(SERIES, more=("--verbose",)))
     lines = []
     for line in process.stdout:
         lines.append(line)
@@ -64,7 +64,7 @@ def test_g12_a_run_killed_mid_epoch_goes_on_to_identical_weights(
     assert "epoch 1 of 12" not in output  # the Ctrl-C had kept it
     state = json.loads((place.run / "run.json").read_text())["series"][SERIES]
     assert state["status"] == "running"
-    result = place.call(place.words(SERIES))
+    result = place.call(place.words(SERIES, more=("--verbose",)))
     assert result.returncode == 0, result.stdout + result.stderr
     # At least the first epoch of every process is saved, here the second of the training.
     assert "epoch 2 of 12" not in result.stdout

@@ -58,7 +58,11 @@ def test_a_ray_that_loses_a_worker_ends_with_the_weights_and_leaderboard_of_loca
 ) -> None:
     local, _ = trained
     place = replace(local, env={**local.env, "TMPDIR": str(tmp_path)})
-    words = [*place.words(*GOOD, more=("--engine", "ray", "--workers", "2")), "--runs", str(tmp_path)]
+    words = [
+        *place.words(*GOOD, more=("--engine", "ray", "--workers", "2", "--verbose")),
+        "--runs",
+        str(tmp_path),
+    ]
     driver = place.start(words)
     said = ""
     assert driver.stdout is not None
@@ -87,7 +91,11 @@ def test_a_ray_whose_own_process_is_killed_ends_in_one_sentence_and_the_same_com
     """An agent that the raylet does not outlive; without raylet or GCS Ray ends in a minute, likewise."""
     local, _ = trained
     place = replace(local, env={**local.env, "TMPDIR": str(tmp_path)})
-    words = [*place.words(*GOOD, more=("--engine", "ray", "--workers", "1")), "--runs", str(tmp_path)]
+    words = [
+        *place.words(*GOOD, more=("--engine", "ray", "--workers", "1", "--verbose")),
+        "--runs",
+        str(tmp_path),
+    ]
     driver = place.start(words)
     said = ""
     assert driver.stdout is not None

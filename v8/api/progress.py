@@ -1,5 +1,6 @@
 """What happens in a run, in lines: for Python, and for the command line where it writes no terminal."""
 
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -12,44 +13,61 @@ from v8.runs.estimate import ProgressEstimate
 from v8.runs.observers import RunContext, RunObserver
 
 FEW_S: Final = 10.0  # remaining time that is too short to be written as a number, in seconds
+SILENT_S: Final = 60.0  # after so many seconds without a line the next epoch is written
 
 
 class ProgressLines(RunObserver):
-    """Writes a line for each event of runs that is worth one.
+    """Writes a line for each event of runs that is worth one; of epochs one a minute at most.
 
     Args:
         write: Writes a line, which has no control characters.
+        is_verbose: Whether to write a line for every epoch of every series.
+        clock: Returns the time, in seconds.
     """
 
-    def __init__(self, write: Callable[[str], object]) -> None:
+    def __init__(
+        self,
+        write: Callable[[str], object],
+        *,
+        is_verbose: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._write = write
+        self._is_verbose = is_verbose
+        self._clock = clock
         self._pace = ProgressEstimate(0)
+        self._last_s = clock()
+        """When the last line was written."""
 
     def on_begin(self, context: RunContext) -> None:
         """Begin to follow a plan."""
-        self._pace = ProgressEstimate(len(context.plan.todo))
+        self._pace = ProgressEstimate(len(context.plan.todo), self._clock)
+        self._last_s = self._clock()
 
     def on_event(self, event: events.Event) -> None:
         """Write the line of an event."""
         self._pace.on_event(event)
-        line = line_of(event, self._pace)
+        line = self._line_of(event)
         if line:
             self._write(for_terminal(line))
+            self._last_s = self._clock()
 
-
-def line_of(event: events.Event, pace: ProgressEstimate) -> str | None:
-    """Return the line of an event that is worth one; `pace` has followed the run up to it."""
-    if isinstance(event, events.Note):
-        return event.text
-    if isinstance(event, events.SeriesStarted):
-        return f"{event.series}: started ({pace.num_ended + len(pace.at_work)} of {pace.num_series})"
-    if isinstance(event, events.EpochEnded):
-        return f"{event.series}: {', '.join(losses(event))}"
-    if isinstance(event, events.SeriesOutcome):
-        return f"{ending(event)} ({pace.num_ended} of {pace.num_series} ended{still_to_come(pace)})"
-    if isinstance(event, events.Waiting):
-        return f"{event.series}: {event.text}"
-    return f"{event.series}: reading candles" if event.stage == "candles" else None
+    def _line_of(self, event: events.Event) -> str | None:
+        """Return the line of an event that is worth one."""
+        pace = self._pace
+        num_ended = f"{pace.num_ended} of {pace.num_series} ended{still_to_come(pace)}"
+        if isinstance(event, events.Note):
+            return event.text
+        if isinstance(event, events.SeriesStarted):
+            return f"{event.series}: started ({pace.num_ended + len(pace.at_work)} of {pace.num_series})"
+        if isinstance(event, events.EpochEnded):
+            is_due = self._is_verbose or self._clock() - self._last_s >= SILENT_S
+            return f"{event.series}: {', '.join(losses(event))} ({num_ended})" if is_due else None
+        if isinstance(event, events.SeriesOutcome):
+            return f"{ending(event)} ({num_ended})"
+        if isinstance(event, events.Waiting):
+            return f"{event.series}: {event.text}"
+        return f"{event.series}: reading candles" if event.stage == "candles" else None
 
 
 def still_to_come(pace: ProgressEstimate) -> str:

@@ -41,6 +41,7 @@ def run(
     dry_run: bool = Option(False, "--dry-run", help="Print the plan and its estimated time; do nothing."),
     is_list: bool = Option(False, "--list", help="Print for whom each profile is, and its cost."),
     opens: bool = Option(False, "--open", help="Open the report in the browser once there is one."),
+    is_verbose: bool = Option(False, "--verbose", help="Where the output is no terminal: a line an epoch."),
     lang: cli.LangOption = None,
 ) -> None:
     """Train, evaluate and save a model for every series; the same call again continues or skips.
@@ -62,11 +63,12 @@ def run(
     cli.settle_process(options.device)  # after what is refused in a moment
     echo(f"{'Planning' if dry_run else 'Preparing'} a run of {prepared.plan.profile.name}.")
 
-    from v8.cli.runs import preview, run_and_print  # after the line above: importing these takes seconds
+    from v8.cli.printing import RunDisplay  # after the line above: importing these takes seconds
+    from v8.cli.runs import preview, run_and_print
 
     if dry_run:
         raise Exit(preview(prepared))
-    raise Exit(run_and_print(prepared, opens=opens).exit_code)
+    raise Exit(run_and_print(prepared, RunDisplay(opens=opens, is_verbose=is_verbose)).exit_code)
 
 
 def _check_places(runs: Path, repo: str | None) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from v8.api.progress import counts, ending, line_of, losses, still_to_come
+from v8.api.progress import ProgressLines, counts, ending, losses, still_to_come
 from v8.base.errors import listed
 from v8.base.safe_text import for_terminal
 from v8.base.terminal import (
@@ -48,37 +48,35 @@ MEASURING: Final = "A run of this profile measures it; one series is enough."
 
 
 class RunDisplay(RunObserver):
-    """Shows the progress of runs: bars on a terminal, a line for each event elsewhere.
+    """Shows the progress of runs: bars on a terminal, lines elsewhere.
 
     Args:
         opens: Whether to open the page of a run in the browser once there is one.
+        is_verbose: Whether lines name every epoch of every series.
     """
 
-    def __init__(self, *, opens: bool = False) -> None:
+    def __init__(self, *, opens: bool = False, is_verbose: bool = False) -> None:
         self._opens = opens
         self._resources = ExitStack()
-        self._pace = ProgressEstimate(0)
+        self._lines = ProgressLines(print_lines, is_verbose=is_verbose)
         self._live: _LiveDisplay | None = None
 
     def on_begin(self, context: RunContext) -> None:
         """Begin to show a plan."""
+        self._lines.on_begin(context)
         console = make_console()
-        self._pace = ProgressEstimate(len(context.plan.todo))
         if console.is_terminal:
             columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"))
             progress = Progress(*columns, TimeElapsedColumn(), console=console)
             self._resources.enter_context(progress)
-            self._live = _LiveDisplay(context.plan, self._pace, progress)
+            self._live = _LiveDisplay(context.plan, progress)
 
     def on_event(self, event: events.Event) -> None:
         """Show an event; between two runs as a line."""
-        self._pace.on_event(event)
         if self._live:
             self._live(event)
         else:
-            line = line_of(event, self._pace)
-            if line:
-                print_lines(line)
+            self._lines.on_event(event)
         if self._opens and isinstance(event, events.PageWritten):
             open_page(event.page)
 
@@ -245,8 +243,8 @@ class _LiveDisplay:
     Before the first series starts, the first bar moves without an end: a full bar would look finished.
     """
 
-    def __init__(self, plan: Plan, pace: ProgressEstimate, progress: Progress) -> None:
-        self._pace = pace
+    def __init__(self, plan: Plan, progress: Progress) -> None:
+        self._pace = ProgressEstimate(len(plan.todo))
         self._progress = progress
         self._num_read = 0
         self._num_series = len(plan.series)
@@ -258,6 +256,7 @@ class _LiveDisplay:
         return f"{self._pace.num_ended} of {self._pace.num_series}{still_to_come(self._pace)}"
 
     def __call__(self, event: events.Event) -> None:
+        self._pace.on_event(event)
         if isinstance(event, events.GettingReady):
             self._progress.remove_task(self._all)
             self._all = self._progress.add_task("getting ready", total=None, state="")

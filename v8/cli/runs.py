@@ -33,15 +33,15 @@ from v8.runs.options import PreparedRun, RunOptions
 from v8.runs.seeds import other_seeds, spread_over_seeds, write_seeds
 
 
-def run_and_print(prepared: PreparedRun, *, opens: bool) -> RunSummary:
-    """Carry out a run, print its results, and publish them if requested; `opens` opens its page, too."""
+def run_and_print(prepared: PreparedRun, display: printing.RunDisplay) -> RunSummary:
+    """Carry out a run, print its results, and publish them if requested; `display` shows its progress."""
     path = prepared.plan.path
     repo = prepared.options.publish
     if repo:
         from v8.cli import hub
 
         hub.check_publishing(repo, prepared.source)
-    finished = carry_out(prepared, [printing.RunDisplay(opens=opens)])
+    finished = carry_out(prepared, [display])
     summary = finished.summary
     _print_finished(prepared, finished)
     if repo and summary.failures:
