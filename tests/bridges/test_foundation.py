@@ -134,15 +134,15 @@ def test_too_many_windows_and_wrong_numbers_are_refused(
     series: MadeSeries, chronos: ChronosModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("V8_FOUNDATION_WINDOWS", "39")
-    with pytest.raises(SeriesError, match="at most 39 windows of a span; got 40"):
+    with pytest.raises(SeriesError, match=r"BTCUSDT-15m, baseline chronos: .*39.*got 40"):
         forecast_span(chronos, series.test, "chronos")
     monkeypatch.setenv("V8_FOUNDATION_WINDOWS", "many")
-    with pytest.raises(ProfileError, match="V8_FOUNDATION_WINDOWS: is a whole number from 1; got 'many'"):
+    with pytest.raises(ProfileError, match=r"V8_FOUNDATION_WINDOWS: .*got 'many'"):
         forecast_span(chronos, series.test, "chronos")
     monkeypatch.delenv("V8_FOUNDATION_WINDOWS")
     for value in (np.nan, np.inf, 30.0):
         lost = ChronosModel(LastValue(), lambda values, value=value: np.full_like(values, value))
-        with pytest.raises(SeriesError, match="apart at most; got others"):
+        with pytest.raises(SeriesError, match=r"BTCUSDT-15m, baseline chronos: .*got others"):
             forecast_span(lost, series.test, "chronos")
 
 
@@ -157,10 +157,10 @@ def _forgotten(unloaded: None) -> Iterator[None]:
 def test_a_folder_makes_a_baseline_and_none_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ProfileError, match="at least one names the local folder of a model; got neither"):
+    with pytest.raises(ProfileError, match="got neither"):
         load_plugins([PLUGIN])
     monkeypatch.setenv("V8_CHRONOS", str(tmp_path / "none"))
-    with pytest.raises(ProfileError, match="V8_CHRONOS: names a local folder with the weights of a model"):
+    with pytest.raises(ProfileError, match=r"V8_CHRONOS: .*names a local folder"):
         load_plugins([PLUGIN])
     (tmp_path / "config.json").write_text("{}")
     monkeypatch.setenv("V8_CHRONOS", str(tmp_path))

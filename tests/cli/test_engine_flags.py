@@ -47,7 +47,7 @@ def test_an_engine_whose_package_is_not_installed_names_the_extra(monkeypatch: p
         ("local", "10.0.0.1:6379", r"--address: is auto or HOST:PORT .* got an address with --engine local"),
         ("toy", "ray://10.0.0.1:10001", r"--address: .*; got 'ray://10\.0\.0\.1:10001' with --engine toy"),
         ("toy", "", r"--address: .*; got '' with --engine toy"),
-        ("rai", None, r"--engine: an? engine is one of local, ray"),
+        ("rai", None, r"--engine: .*an? engine is one"),
     ],
 )
 def test_flags_that_contradict_are_refused(

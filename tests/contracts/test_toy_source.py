@@ -80,12 +80,10 @@ def test_a_source_of_one_file_goes_all_the_way(
 
 @pytest.mark.usefixtures("registered")
 def test_it_reads_no_folder(tmp_path: Path) -> None:
-    with pytest.raises(ProfileError, match="only the source files reads a folder; got --source tide"):
+    with pytest.raises(ProfileError, match="got --source tide"):
         open_source("tide", data_dir=tmp_path)
 
 
 def test_without_its_file_nobody_knows_it() -> None:
-    with pytest.raises(
-        ProfileError, match="vision-um, live-um, rest-um, hub, yfinance, files, demo; got 'tide'"
-    ):
+    with pytest.raises(ProfileError, match=r"--source tide: .*got 'tide'"):
         open_source("tide")

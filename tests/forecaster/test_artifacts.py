@@ -87,7 +87,7 @@ def test_a_run_does_not_start_where_something_else_lies(tmp_path: Path, begun: R
     file = tmp_path / "tiny" / name
     file.parent.mkdir(parents=True)
     file.write_text("mine")
-    with pytest.raises(ArtifactError, match=r"starts in an empty folder; .*got [\w.-]+\. Restore run\.json"):
+    with pytest.raises(ArtifactError, match=r"got [\w.-]+\. Restore run\.json"):
         RunFolder(tmp_path / "tiny", begun)
     assert file.read_text() == "mine"
     assert not (tmp_path / "tiny" / "run.json").exists()
@@ -129,14 +129,14 @@ def test_a_run_that_cannot_be_written_is_opened_but_not_changed(tmp_path: Path, 
     (tmp_path / "tiny" / ".lock").mkdir()  # refused to everybody, root too
     with RunFolder(tmp_path / "tiny", begun) as folder:
         assert folder.state(BTC).status == "done"
-        with pytest.raises(StorageError, match=r"tiny/.lock: must be written; got a folder in the place of"):
+        with pytest.raises(StorageError, match=r"tiny/.lock: .*got a folder in"):
             folder.set_state(BTC, status="running")
     assert read_run(tmp_path / "tiny").series[str(BTC)].status == "done"
 
 
 def test_a_place_without_a_run_that_cannot_be_written_is_refused(tmp_path: Path, begun: RunRecord) -> None:
     (tmp_path / "runs").write_text("a file")
-    with pytest.raises(StorageError, match=r"tiny: must be written; got Not a directory"):
+    with pytest.raises(StorageError, match=r"tiny: .*got Not a directory"):
         RunFolder(tmp_path / "runs" / "tiny", begun)
 
 
@@ -173,7 +173,7 @@ def test_a_series_that_is_set_aside_waits_and_keeps_its_files_and_pin(
 def test_one_writer_at_a_time_and_the_other_is_named(tmp_path: Path, begun: RunRecord) -> None:
     with (
         RunFolder(tmp_path / "tiny", begun),
-        pytest.raises(ArtifactError, match=r"one run at a time writes a run folder; got process \d+ at work"),
+        pytest.raises(ArtifactError, match=r"tiny: .*got process \d+ at work"),
     ):
         FolderLock(tmp_path / "tiny")
     with FolderLock(tmp_path / "tiny"):
@@ -192,7 +192,7 @@ def test_a_holder_that_nothing_tells_is_another_process(
             holder.write_bytes(named)
         elif named:
             holder.mkdir()
-        with pytest.raises(ArtifactError, match="got another process at work in it"):
+        with pytest.raises(ArtifactError, match="got another process at"):
             FolderLock(tmp_path / "tiny")
 
 
@@ -324,7 +324,7 @@ class Malice:
 
 def test_g15_a_pickle_under_the_name_keras_is_refused_unread(tmp_path: Path) -> None:
     folder = artefact(tmp_path / "bad", pickle.dumps(Malice(tmp_path / "told")))
-    with pytest.raises(ArtifactError, match=r"must be a native Keras file .*; got a file of another kind"):
+    with pytest.raises(ArtifactError, match=r"model.keras: .*got a file of"):
         Forecaster.load(folder)
     assert not (tmp_path / "told").exists()
 
@@ -338,7 +338,7 @@ def test_a_legacy_h5_file_is_refused(tmp_path: Path) -> None:
 def test_a_model_that_is_not_the_recorded_one_is_refused(tmp_path: Path) -> None:
     folder = artefact(tmp_path / "bad", b"one")
     (folder / "model.keras").write_bytes(b"two")
-    with pytest.raises(ArtifactError, match=r"must be the file whose sha256 metadata\.json records"):
+    with pytest.raises(ArtifactError, match=r"model\.keras: .* sha256 .*got a file with sha256"):
         Forecaster.load(folder)
     (folder / "model.keras").unlink()
     with pytest.raises(ArtifactError, match="got no such file"):

@@ -19,9 +19,7 @@ def test_every_engine_says_where_it_trains_and_names_modules_that_exist() -> Non
 
 
 def test_an_unknown_engine_names_the_nearest() -> None:
-    with pytest.raises(
-        ProfileError, match=r"engine locl: an? engine is one of local, ray; got .locl.\. Did you mean"
-    ):
+    with pytest.raises(ProfileError, match=r"engine locl: .*got .locl."):
         ENGINES.find("locl")
 
 
@@ -43,13 +41,13 @@ def test_only_a_number_left_to_the_machine_is_measured() -> None:
 
 
 def test_a_fleet_and_several_workers_are_refused_together() -> None:
-    with pytest.raises(ProfileError, match=r"--fleet-size: above 1 trains in one process; got 2 with --work"):
+    with pytest.raises(ProfileError, match=r"--fleet-size: .*got 2 with --work"):
         choose_placement("3", "2", may_have_gpu=False, num_cores=8)
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "all", "1.5", ""])
 def test_a_fleet_size_that_is_no_number_is_refused(text: str) -> None:
-    with pytest.raises(ProfileError, match=r"--fleet-size: is auto or a number of series, at least 1; got"):
+    with pytest.raises(ProfileError, match=r"--fleet-size: .*at least 1; got"):
         choose_placement("auto", text, may_have_gpu=False, num_cores=8)
 
 

@@ -240,14 +240,14 @@ def test_noise_anywhere_is_refused_or_changes_nothing(sound: Path, tmp_path: Pat
 
 
 def test_a_record_of_fewer_folds_is_refused(record: Path) -> None:
-    with pytest.raises(ArtifactError, match=r"trial 2 with objectives after the folds \[1, 2\], of 1"):
+    with pytest.raises(ArtifactError, match=r"study.sqlite: .*got trial 2 with .*\[1, 2\], of 1"):
         TrialRecord(record, RANGES, 1)
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, getattr(os, "mkfifo", Path.mkdir)])
 def test_what_is_no_file_is_refused_and_not_waited_for(make: Callable[[Path], None], tmp_path: Path) -> None:
     make(tmp_path / RECORD_FILE)
-    with pytest.raises(ArtifactError, match="got DatabaseError: a folder, pipe or device"):
+    with pytest.raises(ArtifactError, match="got DatabaseError: a folder"):
         TrialRecord(tmp_path / RECORD_FILE, RANGES, NUM_FOLDS)
 
 

@@ -163,7 +163,7 @@ def test_a_test_of_other_errors_is_refused_however_sound_it_is(make_span) -> Non
     tests = content["tasks"]["bands"]["significance"]
     assert tests["offset"] != tests["naive"]
     tests["offset"] = tests["naive"]
-    with pytest.raises(ArtifactError, match="do not follow from the errors"):
+    with pytest.raises(ArtifactError, match=r"the evaluation: .*got bands with tests"):
         Evaluation.from_json(content)
 
 
@@ -331,9 +331,7 @@ def test_a_file_that_disagrees_with_its_own_errors_is_refused(make_span, path: t
     for key in path[:-1]:
         section = section[key]
     section[path[-1]] = value
-    with pytest.raises(
-        ArtifactError, match=r"metadata of X, key evaluation.*: must be an evaluation of format 7"
-    ):
+    with pytest.raises(ArtifactError, match=r"metadata of X, key evaluation.*: .*of format 7"):
         Evaluation.from_json(content, where="metadata of X, key evaluation")
 
 

@@ -126,16 +126,14 @@ def test_a_root_mean_square_is_never_below_the_mean_absolute_error(make_span, se
 
 def test_g6_a_forecast_of_another_shape_is_not_measured(make_span) -> None:
     span = make_span()
-    with pytest.raises(
-        SeriesError, match=r"forecast of ohlc: has the shape of its actual values, \(7, 3, 4\)"
-    ):
+    with pytest.raises(SeriesError, match=r"forecast of ohlc: .*\(7, 3, 4\); got the shape \(1, 3, 4\)"):
         measure_errors(span.test, "ohlc", span.model["ohlc"][:1])
 
 
 @pytest.mark.parametrize("size", [1e120, np.inf, np.nan])
 def test_errors_too_large_to_square_are_refused(make_span, size: float) -> None:
     span = make_span().test
-    with pytest.raises(SeriesError, match=r"BTCUSDT-15m, forecast of ohlc: has errors below 1e\+100"):
+    with pytest.raises(SeriesError, match=r"BTCUSDT-15m, forecast of ohlc: .* 1e\+100"):
         measure_errors(span, "ohlc", np.full((7, 3, 4), size))
 
 

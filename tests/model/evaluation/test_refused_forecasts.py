@@ -26,7 +26,7 @@ def test_g6_an_actual_values_with_a_step_axis_is_not_broadcast_against_forecasts
 @pytest.mark.parametrize("shape", [(7, 3), (7, 3, 1), (7, 1, 4), (1, 3, 4), (6, 3, 4), (7, 3, 4, 1), (4,)])
 def test_g6_every_other_shape_of_candles_is_refused(make_span, shape: tuple[int, ...]) -> None:
     span = make_span(tasks=("ohlc",))
-    with pytest.raises(SeriesError, match=r"of ohlc: has the shape .*\(7, 3, 4\).*got the shape"):
+    with pytest.raises(SeriesError, match=r"of ohlc: .*\(7, 3, 4\).*got the shape"):
         evaluate(span, {"ohlc": np.ones(shape)})
 
 
@@ -55,7 +55,7 @@ def test_g6_a_forecast_that_is_not_finite_is_refused(make_span, task: str, bad: 
 def test_a_baseline_that_leaves_all_numbers_behind_is_refused(make_span, offset_scaling: Any) -> None:
     span = make_span(tasks=("ohlc",))
     endless = replace(span, scaling=offset_scaling({"ohlc": np.full((3, 4), 1e3)}))  # exp(1000)
-    with pytest.raises(SeriesError, match=r"forecast of ohlc: has errors below .*; got inf from inf"):
+    with pytest.raises(SeriesError, match=r"forecast of ohlc: .*got inf from inf"):
         evaluate(endless, span.model)
 
 

@@ -112,9 +112,7 @@ def test_no_row_is_changed_or_removed(
 
 
 def test_one_process_writes_and_others_read_meanwhile(ledger: Ledger, make_entry: Made) -> None:
-    with pytest.raises(
-        ArtifactError, match=r"one process at a time writes a ledger; got process \d+ at work"
-    ):
+    with pytest.raises(ArtifactError, match=r"ledger.sqlite: .*got process \d+ at work"):
         Ledger.open_to_write(ledger.path)
     with Ledger.open(ledger.path) as reader:
         assert reader.newest(PLACE, SERIES) is None
@@ -167,12 +165,12 @@ def renamed(path: Path) -> None:
     ("make", "match"),
     [
         (renamed, r"v8 makes \(b'scores_once', scores_once\)"),
-        (lambda path: path.write_bytes(b""), "the file of another program"),
-        (lambda path: path.write_text("my notes\n" * 1_000), "file is not a database"),
-        (foreign, "the file of another program"),
+        (lambda path: path.write_bytes(b""), "the file of another"),
+        (lambda path: path.write_text("my notes\n" * 1_000), r"ledger.sqlite: .*file is not a"),
+        (foreign, "the file of another"),
         (newer, "schema 4"),
-        (tampered, r"other tables or triggers than v8 makes \(forecasts_stay\)"),
-        (lambda path: path.mkdir(), "a folder, pipe or device"),
+        (tampered, r"ledger.sqlite: .*triggers .*\(forecasts_stay\)"),
+        (lambda path: path.mkdir(), r"ledger.sqlite: .*pipe or device"),
     ],
 )
 def test_what_is_no_ledger_is_refused_and_left_as_it_is(
@@ -188,7 +186,7 @@ def test_what_is_no_ledger_is_refused_and_left_as_it_is(
 
 
 def test_a_ledger_that_is_not_there_is_said_and_not_made_by_reading(tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match="must be a ledger; got no such file"):
+    with pytest.raises(ArtifactError, match=r"ledger.sqlite: .*got no such file"):
         Ledger.open(tmp_path / "ledger.sqlite")
     assert list(tmp_path.iterdir()) == []
 
@@ -206,7 +204,7 @@ def test_a_ledger_that_is_not_there_is_said_and_not_made_by_reading(tmp_path: Pa
         ("UPDATE tracks SET series = 7", "tracks with"),
         ("UPDATE issuers SET about = '{'", "issuer 1 with"),
         ("UPDATE issuers SET about = '[]'", "issuer 1 with"),
-        (f"UPDATE issuers SET about = '{'[' * 100_000}'", "issuer 1 with more values inside each other"),
+        (f"UPDATE issuers SET about = '{'[' * 100_000}'", "issuer 1 with more values"),
         ("UPDATE issuers SET about = '{}'", "no such key"),
         ("UPDATE issuers SET about = replace(about, 'naive', 'x')", "issuer 1"),
     ],
@@ -412,7 +410,7 @@ def test_a_forecast_whose_issuer_is_gone_is_damage(tmp_path: Path, make_entry: M
     with Ledger.open_to_write(path) as ledger:
         ledger.add(make_entry())
     change_anyway(path, "DELETE FROM issuers")
-    with pytest.raises(ArtifactError, match=r"must be a ledger's file as v8 wrote it; got issuer 1 with"):
+    with pytest.raises(ArtifactError, match=r"ledger.sqlite: .*got issuer 1 with"):
         read_all(path)
 
 

@@ -90,9 +90,7 @@ def test_a_receiver_that_is_down_gets_everything_once_and_in_order_when_it_is_ba
     post.receiver.status = 503
     for number in range(10):
         post.issue(number)
-        with pytest.raises(
-            PublishError, match="takes each message with an answer of 2xx; got status 503"
-        ) as error:
+        with pytest.raises(PublishError, match=r"2xx.*got status 503") as error:
             post.send()
         assert str(error.value).startswith(f"{post.receiver.url.split('/')[2]}: ") and "key=" not in str(
             error.value

@@ -217,7 +217,7 @@ def test_a_ledger_without_actual_values_has_a_record_that_says_so(
 
 def test_errors_below_zero_are_nobody_s(ledger: Ledger, fill: Callable[..., None]) -> None:
     fill(np.full((1, 3, 2), -1.0))
-    with pytest.raises(ArtifactError, match="scores with errors below zero"):
+    with pytest.raises(ArtifactError, match=r"ledger.sqlite: .*got scores with errors"):
         live_record(ledger, PLACE)
 
 

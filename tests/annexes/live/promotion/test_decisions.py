@@ -95,8 +95,8 @@ def test_a_name_that_is_no_generation_is_refused_before_it_is_a_path(run: Path, 
     ("changes", "refused"),
     [
         ({"format": 9}, r"this v8 reads serving format 2; got format 9"),
-        ({"serving": {"../BTCUSDT-15m": DAY}}, r"key serving: must be as v8 wrote it; got .*not '\.\./BTC"),
-        ({"decisions": 7}, r"key decisions: must be as v8 wrote it; got 7"),
+        ({"serving": {"../BTCUSDT-15m": DAY}}, r"key serving: .*got .*not '\.\./BTC"),
+        ({"decisions": 7}, r"key decisions: .*got 7"),
         ({"decisions": [{"verdict": "both"}]}, r"key decisions\.0\.series: must be .*; got no such key"),
     ],
 )
@@ -124,14 +124,14 @@ def test_a_pointer_that_is_cut_off_or_a_link_is_refused(run: Path, tmp_path: Pat
     (tmp_path / "elsewhere.json").write_text(whole)
     (run / "serving.json").unlink()
     (run / "serving.json").symlink_to(tmp_path / "elsewhere.json")
-    with pytest.raises(ArtifactError, match="a run holds its files itself"):
+    with pytest.raises(ArtifactError, match=r"tiny: .*got links named serving.json"):
         served_folder(run, BTC)
 
 
 def test_a_generation_that_serves_and_was_removed_is_missed(run: Path) -> None:
     damage(run)
     (run / "generations" / DAY / BTC / "metadata.json").unlink()
-    with pytest.raises(ArtifactError, match=r"no finished model there\. Restore the folder, or remove"):
+    with pytest.raises(ArtifactError, match=r"BTCUSDT-15m: .*got no finished model"):
         served_folder(run, BTC)
 
 
@@ -139,7 +139,7 @@ def test_a_generation_that_is_a_link_is_not_followed(run: Path, tmp_path: Path) 
     damage(run)
     (run / "generations" / DAY).rename(tmp_path / "elsewhere")
     (run / "generations" / DAY).symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(ArtifactError, match="a run holds its files itself"):
+    with pytest.raises(ArtifactError, match=r"generations: .*got links named 2026-11-21"):
         served_folder(run, BTC)
 
 
