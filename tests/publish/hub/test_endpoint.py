@@ -48,7 +48,7 @@ def test_what_is_no_address_of_a_hub_is_refused_by_its_name(
     monkeypatch: pytest.MonkeyPatch, address: str
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", address)
-    with pytest.raises(PublishError, match=r"^HF_ENDPOINT: is the address of a Hub: .*; got one ") as caught:
+    with pytest.raises(PublishError, match=r"^HF_ENDPOINT: .*got one ") as caught:
         hub_endpoint()
     assert PASSWORD not in str(caught.value)
     assert str(caught.value).isprintable()

@@ -131,7 +131,7 @@ def without(key: str) -> Callable[[Any], Any]:
         (lambda found: found | {"format": True}, r"got format True"),
         (lambda found: [], r"got format None"),
         (without("format"), r"got format None"),
-        (without("versions"), r"key versions: field required; got no such key"),
+        (without("versions"), r"key versions: .*got no such key"),
         (lambda found: found | {"more": 1}, r"key more: .*; got the unknown key 'more'"),
         (lambda found: found | {"profile_name": ""}, r"key profile_name: .* at least 1 character; got ''"),
         (
@@ -143,7 +143,7 @@ def without(key: str) -> Callable[[Any], Any]:
         (lambda found: found | {"data": {}}, r"key data: .* at least 1 item .*; got \{\}"),
         (
             lambda found: found | {"data": {"../x": {}}},
-            r"key data: names series such as .*; got \{'\.\./x'",
+            r"key data: .*got \{'\.\./x'",
         ),
         (
             lambda found: found | {"data": {SERIES: {}}},
@@ -153,8 +153,14 @@ def without(key: str) -> Callable[[Any], Any]:
         (lambda found: found | {"files": ["README.md"]}, r"key files\.0: .* dictionary .*; got 'README\.md'"),
         (lambda found: found | {"files": found["files"][1:]}, r"a difference in README\.md"),
         (lambda found: found | {"files": found["files"][:2]}, r"a difference in models/BTCUSDT-15m/README"),
-        (lambda found: found | {"files": found["files"][:1] + found["files"]}, r"another order or a repet"),
-        (lambda found: found | {"files": found["files"][::-1]}, r"ascending by path; got another order"),
+        (
+            lambda found: found | {"files": found["files"][:1] + found["files"]},
+            r"manifest.json: .*another order or a",
+        ),
+        (
+            lambda found: found | {"files": found["files"][::-1]},
+            r"manifest.json: .*ascending by path.*got another order",
+        ),
     ],
 )
 def test_a_manifest_of_another_form_is_refused(change: Callable[[Any], Any], match: str) -> None:

@@ -59,21 +59,21 @@ def test_metadata_without_an_evaluation_are_refused_and_so_is_what_is_none(make_
     with pytest.raises(ArtifactError, match=r"metadata of ETHUSDT-1h, key evaluation: .*; got format None\."):
         read_result(content)
     del content["evaluation"]
-    with pytest.raises(ArtifactError, match="ETHUSDT-1h, key evaluation: field required; got no such key"):
+    with pytest.raises(ArtifactError, match=r"ETHUSDT-1h, key evaluation: .*got no such key"):
         read_result(content)
 
 
 def test_metadata_without_a_series_is_refused(make_metadata) -> None:
     content = make_metadata()
     del content["series"]
-    with pytest.raises(ArtifactError, match="metadata of a series, key series: field required"):
+    with pytest.raises(ArtifactError, match=r"key series: .*got no such key"):
         read_result(content)
 
 
 def test_true_is_no_number_of_epochs(make_metadata) -> None:
     content = make_metadata()
     content["training"]["best_epoch"] = True
-    with pytest.raises(ArtifactError, match=r"best_epoch: input should be a valid integer; got True"):
+    with pytest.raises(ArtifactError, match=r"best_epoch: .*got True"):
         read_result(content)
 
 
@@ -126,9 +126,7 @@ def test_a_run_without_a_key_is_refused(make_run, read, key: str) -> None:
 def test_a_failed_series_without_a_reason_is_refused(make_run, read) -> None:
     run = make_run()
     run["series"]["LUNAUSDT-1h"] = {"status": "failed", "reason": None}
-    with pytest.raises(
-        ArtifactError, match=r"run\.json, key series\.LUNAUSDT-1h: .*a failed series must have a reason"
-    ):
+    with pytest.raises(ArtifactError, match=r"run\.json, key series\.LUNAUSDT-1h: .*have a reason"):
         read(run)
 
 
@@ -158,7 +156,5 @@ def test_a_damaged_history_is_refused(tmp_path: Path, content: str, got: str) ->
 
 
 def test_a_history_that_is_missing_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        ArtifactError, match=r"history\.csv: must be a file that can be read, .*; got No such file"
-    ):
+    with pytest.raises(ArtifactError, match=r"history\.csv: .*got No such file"):
         read_history(tmp_path / "history.csv")
