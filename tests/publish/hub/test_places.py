@@ -65,7 +65,7 @@ def test_a_repository_is_asked_once_and_all_models_are_of_that_commit(published:
     published.forget()
     assert [place.open(name, Opened).revision for name in BOTH] == [first, first]
     assert published.count() == 0
-    with pytest.raises(PullError, match=r"a series is one of the 2 published: .*; got 'BTCUSDT-1h'"):
+    with pytest.raises(PullError, match=r"one of the 2 .*; got 'BTCUSDT-1h'"):
         place.open("BTCUSDT-1h", Opened)
 
 
@@ -88,12 +88,12 @@ def test_a_damaged_model_is_told_when_it_is_opened_and_stops_no_other(published:
     place = open_place(REPO)
     place.prefetch(place.series)
     assert str(place.open("BTCUSDT-15m", Opened).series) == "BTCUSDT-15m"
-    with pytest.raises(ArtifactError, match=r"ETHUSDT-1h/metadata\.json: must be the published file"):
+    with pytest.raises(ArtifactError, match=r"ETHUSDT-1h/metadata\.json: .*published file"):
         place.open("ETHUSDT-1h", Opened)
 
 
 def test_offline_a_place_holds_what_the_cache_holds(published: Any) -> None:
-    with pytest.raises(PullError, match="without the Hub, a model must be in the cache"):
+    with pytest.raises(PullError, match=r"without the Hub, .*cache"):
         _ = open_place(REPO, is_offline=True).series
     open_place(REPO).prefetch(BOTH)
     published.forget()
@@ -109,5 +109,5 @@ def test_a_run_holds_its_finished_series_and_not_what_was_set_aside(make_run: An
     assert place.series == BOTH
     assert (place.name, place.open("ETHUSDT-1h", Opened).revision) == (str(run), None)
     assert open_place(run / "ETHUSDT-1h").series == ("ETHUSDT-1h",)
-    with pytest.raises(ArtifactError, match=r"must be the folder of one run, .*; got a folder of runs: .*"):
+    with pytest.raises(ArtifactError, match=r"got a folder of runs: "):
         _ = open_place(run.parent).series

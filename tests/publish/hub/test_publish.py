@@ -157,7 +157,7 @@ def test_a_manifest_from_before_there_was_a_picture_is_read(hub: Any, make_run: 
 
 def test_a_repository_of_another_project_is_left_alone(hub: Any, make_run: Any) -> None:
     hub.create(REPO, {"README.md": b"# My language model\n", "model.safetensors": b"weights"})
-    with pytest.raises(PublishError, match=r"new repository, .* got one with other files: model.safetensors"):
+    with pytest.raises(PublishError, match=r"got one with .*: model\.safetensors"):
         publish_run(make_run())
     assert len(hub.commits(REPO)) == 1
 
@@ -175,7 +175,7 @@ def test_private_makes_a_private_repository(hub: Any, make_run: Any) -> None:
 
 def test_private_is_no_empty_promise_about_a_public_repository(hub: Any, make_run: Any) -> None:
     hub.create(REPO)
-    with pytest.raises(PublishError, match="the repository must be private; got a public one"):
+    with pytest.raises(PublishError, match="must be private; got a public"):
         publish_run(make_run(), is_private=True)
     assert hub.commits(REPO) == []
 
@@ -193,7 +193,7 @@ def test_without_private_a_new_repository_is_public_and_a_private_one_stays_so(
 
 def test_content_that_did_not_arrive_as_it_was_sent_is_found_by_looking(hub: Any, make_run: Any) -> None:
     hub.garble()
-    with pytest.raises(PublishError, match=r"must hold what was sent; got other content in README\.md, "):
+    with pytest.raises(PublishError, match=r"got other content in README\.md, "):
         publish_run(make_run())
     run = make_run()
     publish_run(run)
@@ -201,14 +201,14 @@ def test_content_that_did_not_arrive_as_it_was_sent_is_found_by_looking(hub: Any
 
 
 def test_the_demo_market_is_not_published(make_run: Any) -> None:
-    with pytest.raises(PublishError, match="only models of real markets are published; got a simulated"):
+    with pytest.raises(PublishError, match=r"models of real .*; got a simulated"):
         staged_of(make_run(source="demo"))
 
 
 def test_one_model_of_the_demo_market_is_enough_to_refuse(make_run: Any) -> None:
     run = make_run()
     make_run.change(run, "ETHUSDT-1h", is_demo_market=True)
-    with pytest.raises(PublishError, match="only models of real markets are published"):
+    with pytest.raises(PublishError, match="only models of real"):
         staged_of(run)
 
 
@@ -235,14 +235,14 @@ def test_only_skilled_holds_back_models_that_lose(make_run: Any) -> None:
 
 def test_nothing_skilled_is_nothing_to_publish(make_run: Any) -> None:
     run = make_run(["ETHUSDT-1h"], shares={"ETHUSDT-1h": make_run.LOSING})
-    with pytest.raises(PublishError, match="at least one model; got none: ETHUSDT-1h, because it loses"):
+    with pytest.raises(PublishError, match="got none: ETHUSDT-1h, because it loses"):
         staged_of(run, is_only_skilled=True)
 
 
 def test_a_model_file_that_was_exchanged_is_not_published(make_run: Any, keras_file: Path) -> None:
     run = make_run()
     (run / "ETHUSDT-1h" / "model.keras").write_bytes(keras_file.read_bytes())
-    with pytest.raises(ArtifactError, match=r"ETHUSDT-1h/model\.keras: must be the file whose sha256"):
+    with pytest.raises(ArtifactError, match=r"ETHUSDT-1h/model\.keras: .* sha256"):
         staged_of(run)
 
 
@@ -252,7 +252,7 @@ def test_a_model_file_that_is_no_keras_file_is_not_published(make_run: Any) -> N
     from v8.base.storage import digest_bytes
 
     make_run.change(run, "ETHUSDT-1h", model_sha256=digest_bytes(b"\x80\x04pickle"))
-    with pytest.raises(ArtifactError, match="must be a native Keras file"):
+    with pytest.raises(ArtifactError, match=r"model\.keras: .*native Keras"):
         staged_of(run)
 
 

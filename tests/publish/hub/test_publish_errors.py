@@ -54,7 +54,7 @@ def test_a_wrong_token_is_said(hub: Any, staged: Staged, tokens: Any, monkeypatc
 def test_no_token_is_said_without_asking_anybody(hub: Any, staged: Staged, monkeypatch: Any) -> None:
     monkeypatch.delenv("HF_TOKEN")
     error = error_of(staged)
-    assert "HF_TOKEN: publishing needs an access token of the Hugging Face Hub; got none." in str(error)
+    assert (error.where, error.got) == ("HF_TOKEN", "none")
     assert hub.count() == 0
 
 
@@ -73,7 +73,7 @@ def test_a_token_that_may_only_read_is_said(hub: Any, staged: Staged, tokens: An
 def test_a_strangers_token_is_said(hub: Any, staged: Staged, tokens: Any, monkeypatch: Any) -> None:
     monkeypatch.setenv("HF_TOKEN", tokens.stranger)
     error = error_of(staged)
-    assert "may write repositories of someone; got the token of stranger." in str(error)
+    assert error.got == "the token of stranger"
     assert tokens.stranger not in everything_said(error)
 
 
@@ -85,10 +85,7 @@ def test_a_refusal_that_comes_late_is_said(hub: Any, staged: Staged, tokens: Any
     if route == "create":
         hub.answer("info", 404, times=9, x_error_code="RepoNotFound")
     error = error_of(staged)
-    assert (
-        "needs a token that may write repositories of someone; got a token that may not write there"
-        in str(error)
-    )
+    assert "may not write" in error.got
     assert tokens.write not in everything_said(error)
 
 
@@ -97,7 +94,7 @@ def test_a_refusal_that_comes_late_is_said(hub: Any, staged: Staged, tokens: Any
 def test_a_repository_that_vanishes_is_said(hub: Any, staged: Staged, tokens: Any, route: str) -> None:
     hub.answer(route, 404, times=9, x_error_code="RepoNotFound")
     error = error_of(staged)
-    assert f"{REPO}: the repository must be one that exists and that the token may see; got" in str(error)
+    assert error.where == REPO and "token may see" in error.rule
     assert tokens.write not in everything_said(error)
 
 
@@ -110,7 +107,7 @@ def test_a_hub_that_repeats_the_token_does_not_get_it_printed(
 ) -> None:
     hub.answer(route, 400, times=9, message=f"Bad request by Bearer {tokens.write}!")
     error = error_of(staged)
-    assert "the Hub must take the commit; got " in str(error)
+    assert "take the commit" in error.rule
     assert "(token)" in str(error) or route == "validate-yaml"
     assert tokens.write not in everything_said(error)
 
@@ -122,7 +119,7 @@ def test_a_token_that_no_header_can_hold_is_refused_before_it_gets_into_one(
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", token)
     error = error_of(staged)
-    assert "must be a valid access token" in str(error)
+    assert error.where == "HF_TOKEN" and "valid access token" in error.rule
     assert hub.count() == 0
     assert token not in everything_said(error)
     assert token.split()[0] not in str(error)
@@ -132,7 +129,7 @@ def test_a_token_that_no_header_can_hold_is_refused_before_it_gets_into_one(
 def test_a_page_that_is_no_hub_is_said(hub: Any, staged: Staged, tokens: Any, monkeypatch: Any) -> None:
     monkeypatch.setenv("HF_ENDPOINT", f"{hub.url}/some/proxy")
     error = error_of(staged)
-    assert "the repository must be one that exists" in str(error)
+    assert error.where == REPO
     assert tokens.write not in everything_said(error)
 
 

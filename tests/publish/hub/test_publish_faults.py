@@ -191,7 +191,7 @@ def test_lasting_trouble_ends_after_five_tries_and_a_second_call_finishes(
 @pytest.mark.tf
 def test_a_server_that_is_down_is_said_in_one_sentence(hub: Any, staged: Staged, waiting: Waiting) -> None:
     hub.stop()
-    with pytest.raises(PublishError, match=r"must answer; got no answer \(ConnectError\), 5 times in a row"):
+    with pytest.raises(PublishError, match=r"got no answer \(ConnectError\), 5 times"):
         waiting.publish(staged)
     assert waiting.waited_s == [2.0, 4.0, 8.0, 16.0]
 

@@ -156,8 +156,7 @@ def test_a_byte_that_keeps_flipping_is_named_and_the_next_call_finishes_the_job(
     published.flip(route, where="" if route == "lfs-get" else name, byte=100, times=100)
     with pytest.raises(
         ArtifactError,
-        match=rf"someone/fleet at [0-9a-f]{{12}}, models/{SERIES}/{re.escape(name)}: must be the published "
-        r"file: .* bytes with sha256 .*, twice\. Repeat the same command",
+        match=rf"someone/fleet at .*, models/{SERIES}/{re.escape(name)}: .* bytes with sha256 .*, twice",
     ):
         fetch(SERIES)
     published.behave()
@@ -201,8 +200,7 @@ def test_a_hub_that_stays_busy_is_given_up_and_the_next_call_finishes_the_job(pu
     clock = Clock()
     with pytest.raises(
         PullError,
-        match=r"someone/fleet: the Hub must answer, or its models be in the cache; got status 503, "
-        r"3 times in a row; missing or damaged models/BTCUSDT-15m/model\.keras\. Repeat the same",
+        match=r"someone/fleet: .*got status 503, 3 times .*models/BTCUSDT-15m/model\.keras",
     ):
         fetch(SERIES, clock=clock)
     assert clock.waits_s == [1.0, 2.0]
@@ -213,7 +211,7 @@ def test_a_hub_that_stays_busy_is_given_up_and_the_next_call_finishes_the_job(pu
 def test_a_pause_that_is_too_long_is_not_waited_for(published: Any) -> None:
     published.answer("resolve", 429, retry_after="3600")
     clock = Clock()
-    with pytest.raises(PullError, match="got status 429 and the request to wait 3600 s"):
+    with pytest.raises(PullError, match=r"got status 429 .* 3600 s"):
         fetch(SERIES, clock=clock)
     assert clock.waits_s == []
 
@@ -233,12 +231,12 @@ def test_a_hub_that_is_down_leaves_the_cache(published: Any) -> None:
     published.stop()
     pulled = fetch(SERIES)
     assert pulled.revision == commit
-    assert re.fullmatch(r"the Hub did not answer: no answer \(ConnectError\), 3 times .*", pulled.why_cached)
+    assert re.fullmatch(r".*\(ConnectError\), 3 times .*", pulled.why_cached)
 
 
 def test_a_hub_that_is_down_without_a_cache_is_said(published: Any) -> None:
     published.stop()
-    with pytest.raises(PullError, match=r"got no answer \(ConnectError\), 3 times in a row; none of"):
+    with pytest.raises(PullError, match=r"got no answer \(ConnectError\), 3 times .*; none of"):
         fetch(SERIES)
 
 
@@ -257,18 +255,16 @@ def test_a_part_of_a_revision_is_not_taken_for_the_whole(published: Any) -> None
     fetch(SERIES)
     with pytest.raises(
         ArtifactError,
-        match=r"every file that the manifest lists must be there.*; got missing or damaged models/ETH",
+        match=r"got missing or damaged models/ETH",
     ):
         fetch("ETHUSDT-1h", is_offline=True)
     published.stop()
-    with pytest.raises(PullError, match=r"or its models be in the cache; got no answer .*models/ETHUSDT-1h"):
+    with pytest.raises(PullError, match=r"someone/fleet: .*got no answer .*models/ETHUSDT-1h"):
         fetch("ETHUSDT-1h")
 
 
 def test_offline_without_a_cache_is_said(published: Any) -> None:
-    with pytest.raises(
-        PullError, match="without the Hub, a model must be in the cache; got none of this revision"
-    ):
+    with pytest.raises(PullError, match=r"someone/fleet.*: .*got none of this"):
         fetch(SERIES, is_offline=True)
 
 
@@ -292,31 +288,31 @@ def said(error: BaseException) -> str:
             "someone/float",
             None,
             "write",
-            r"someone/float: must be a repository that exists .*got the answer that",
+            r"someone/float: .*got the answer that",
         ),
         (
             "someone/float",
             None,
             None,
-            r"got the answer that there is none, and no token was sent\. .*HF_TOKEN",
+            r"got .*no token was sent\. .*HF_TOKEN",
         ),
         (
             "someone/secret",
             None,
             None,
-            r"got the answer that there is none, and no token was sent\. .*HF_TOKEN",
+            r"got .*no token was sent\. .*HF_TOKEN",
         ),
         (
             "someone/secret",
             None,
             "stranger",
-            r"that this user may read; got the answer that there is none\. .*whose",
+            r"someone/secret: .*user may read; got the answer .*whose",
         ),
         (
             REPO,
             None,
             "wrong",
-            r"HF_TOKEN: must be a valid access token .*; got one that the Hub does not know\.",
+            r"HF_TOKEN: .*valid access token .*Hub does not know\.",
         ),
         (
             REPO,
@@ -324,12 +320,12 @@ def said(error: BaseException) -> str:
             "write",
             r"someone/fleet, revision v1\.0: must be a branch, .*/someone/fleet/commits/main",
         ),
-        (REPO, "0" * 40, "write", r"revision 0{40}: must be a branch, a tag or the full id of a commit"),
+        (REPO, "0" * 40, "write", r"revision 0{40}: .* id of a commit"),
         (
             "someone/other",
             None,
             "write",
-            r"someone/other: must be a run that v8 published, with a manifest\.json",
+            r"someone/other: .*manifest\.json",
         ),
         ("fleet", None, "write", r"--repo: is user/name"),
         ("../../etc/x", None, "write", r"--repo: is user/name"),
@@ -362,13 +358,13 @@ def test_a_wrong_token_is_said_although_the_model_is_in_the_cache(
 ) -> None:
     fetch(SERIES)
     monkeypatch.setenv("HF_TOKEN", tokens.wrong)
-    with pytest.raises(PullError, match="one that the Hub does not know"):
+    with pytest.raises(PullError, match=r"HF_TOKEN: .*Hub does not know"):
         fetch(SERIES)
 
 
 def test_a_token_with_a_line_end_in_it_is_not_sent(published: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_Secret\u00e9")
-    with pytest.raises(PullError, match="HF_TOKEN: must be a valid access token") as caught:
+    with pytest.raises(PullError, match=r"HF_TOKEN: .*valid access token") as caught:
         fetch(SERIES)
     assert "hf_Secret" not in said(caught.value)
     assert published.count() == 0
@@ -434,9 +430,9 @@ def test_a_manifest_that_names_what_it_must_not_is_refused(
     [
         (b'{"format": 99}', "reads manifest format 1; got format 99"),
         (b"{", "must be valid JSON"),
-        (b"[]", "must hold a JSON object"),
+        (b"[]", r"manifest\.json: .*JSON object"),
         (b"[" * 200_000, "must be valid JSON"),
-        (b" " * 9_000_000, r"a manifest has at most 8,388,608 bytes; got 9,000,000"),
+        (b" " * 9_000_000, r"manifest.* 8,388,608 bytes; got 9,000,000"),
     ],
 )
 def test_another_manifest_is_refused(content: bytes, match: str, published: Any, tmp_path: Path) -> None:
@@ -474,8 +470,8 @@ def bomb(file: Path) -> None:
     ("make", "match"),
     [
         (lambda_model, r"model\.keras: may hold stock Keras layers.*; got __lambda__, keras\.layers\.Lambda"),
-        (pickled_model, r"model\.keras: must be a native Keras file .*; got a file of another kind"),
-        (bomb, r"model\.keras: must be a native Keras file .*which unpacks to 20,000,000 bytes"),
+        (pickled_model, r"model\.keras: .*got a file of another"),
+        (bomb, r"model\.keras: .*unpacks to 20,000,000 bytes"),
     ],
 )
 def test_a_model_that_could_do_harm_is_refused_although_the_manifest_vouches_for_it(

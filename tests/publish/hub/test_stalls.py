@@ -47,9 +47,7 @@ def test_uploads_that_stall_for_ever_end_together_and_the_next_call_continues(
     # Twelve models and five threads: one after the other they would take three limits a try.
     staged = stage_run(make_run(make_run.UNIVERSE[:12]), tmp_path / "twelve", REPO)
     hub.stall("lfs-put", times=FOR_EVER)
-    with pytest.raises(
-        PublishError, match=r"the Hub must answer; got .*, 2 times in a row\. Nothing is lost"
-    ):
+    with pytest.raises(PublishError, match=r"Hub must answer; got .*, 2 times "):
         sent(staged)
     assert hub.count("lfs-put") <= 2 * 5
     assert hub.commits(REPO) == []
@@ -73,9 +71,7 @@ def test_silence_is_counted_where_the_user_sees_it(hub: Any, staged: Staged) -> 
 @pytest.mark.parametrize("kind", ["cut", "answer"])
 def test_uploads_that_break_for_ever_end(hub: Any, staged: Staged, kind: str) -> None:
     hub.cut("lfs-put", times=FOR_EVER) if kind == "cut" else hub.answer("lfs-put", 503, times=FOR_EVER)
-    with pytest.raises(
-        PublishError, match=r"the Hub must answer; got .*, 2 times in a row\. Nothing is lost"
-    ):
+    with pytest.raises(PublishError, match=r"Hub must answer; got .*, 2 times "):
         sent(staged)
     assert hub.commits(REPO) == []
 
@@ -90,7 +86,7 @@ def test_a_download_of_a_byte_now_and_then_ends(hub: Any, staged: Staged, route:
     hub.drip(route, 0.2, times=FOR_EVER)
     messages: list[str] = []
     error = PublishError if route in ("tree", "whoami") else PullError
-    with pytest.raises(error, match="fewer than 1,000 bytes a second moved for 2 s"):
+    with pytest.raises(error, match=r"1,000 bytes .* 2 s"):
         if error is PublishError:
             sent(staged, messages, timeout_s=2.0, num_tries=1)
         else:
@@ -117,7 +113,7 @@ def test_no_try_is_silent_beyond_the_stated_time(hub: Any, staged: Staged) -> No
     """A try that begins late, or could be silent for long, has only what is left."""
     hub.stall("lfs-put", times=FOR_EVER)
     messages: list[str] = []
-    with pytest.raises(PublishError, match=r"waits at most 5 s for the Hub; got no answer \("):
+    with pytest.raises(PublishError, match=r" 5 s for .*; got no answer \("):
         sent(staged, messages, timeout_s=10_000.0, num_tries=1_001, first_s=0.0, most_s=5.0)
     limits = [float(line.split()[-2]) for line in messages if " s of at most " in line]
     assert limits
@@ -148,7 +144,7 @@ def test_a_hub_that_takes_no_large_files_by_lfs_is_named_as_such(
 ) -> None:
     hub.answer("lfs-batch", status, times=FOR_EVER, message="xet only")
     if status == 404:
-        with pytest.raises(PublishError, match="got status 404: xet only to large files by LFS, the way v8"):
+        with pytest.raises(PublishError, match=r"got status 404: xet .* by LFS"):
             sent(staged)
     else:
         with pytest.raises(PublishError, match=r"must answer; got status 501, 2 times"):
