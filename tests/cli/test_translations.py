@@ -81,9 +81,7 @@ def test_a_template_is_searched_for_sentences() -> None:
 @pytest.mark.parametrize("argument", ['"a" + name', 'f"{name} days"', "name"])
 def test_a_sentence_that_is_not_written_out_is_refused(argument: str) -> None:
     module = BytesIO(f"x = 1\ny = say({argument})".encode())
-    with pytest.raises(
-        ValueError, match=r"v8/page\.py:2: say takes a sentence that is written out; got say\("
-    ):
+    with pytest.raises(ValueError, match=r"v8/page\.py:2: .*; got say\("):
         list(extract_module(module, (), (), {"file": "v8/page.py"}))
 
 
@@ -119,9 +117,9 @@ def test_a_check_names_the_entry_that_is_missing_or_used_nowhere(file: Path) -> 
             "{high} 以下",
             r"'{low} to {high}' has places for {high}, {low}; got {high} in its",
         ),
-        ("中位數", "{n} 中位數", "'median' has places for nothing; got {n} in its translation"),
-        ("中位數", "中位數 {", "The translation of 'median' has a brace without its partner"),
-        ('msgid "median"', '#, fuzzy\nmsgid "median"', "'median' is marked fuzzy: correct its translation"),
+        ("中位數", "{n} 中位數", "'median' has places for nothing; got {n}"),
+        ("中位數", "中位數 {", "The translation of 'median' has a brace"),
+        ('msgid "median"', '#, fuzzy\nmsgid "median"', "'median' is marked fuzzy"),
     ],
 )
 def test_a_check_names_the_entry_that_is_wrong(file: Path, before: str, after: str, problem: str) -> None:
@@ -134,7 +132,7 @@ def test_a_check_names_the_line_that_is_no_gettext(file: Path) -> None:
     file.write_text(f"<<<<<<< ours\n{file.read_text('utf-8')}", "utf-8")
     (problem,) = problems(file, both())
     assert problem.startswith("v8.po: ")
-    assert problem.endswith(" on 0. Mend that line, or call scripts/translations update.")
+    assert " on 0. " in problem
 
 
 def test_a_check_names_a_sentence_that_stands_twice(file: Path) -> None:
@@ -187,4 +185,4 @@ def test_the_template_holds_every_sentence_without_translations(tmp_path: Path) 
 def test_only_extract_takes_a_file(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["check", "v8.pot"])
-    assert "only extract takes a file; got v8.pot." in capsys.readouterr().err
+    assert "; got v8.pot." in capsys.readouterr().err

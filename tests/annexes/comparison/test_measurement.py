@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -198,7 +199,7 @@ def test_runs_that_are_there_are_compared_by_what_their_folders_tell(
     other = str(place / "out" / "runs" / "long")
     nothing = call(place, [*program, runs[0], other, "--out", str(place / "nothing")])
     assert nothing.returncode == 3, nothing.stderr
-    assert "that have finished the same series" in nothing.stderr
+    assert "finished the same series" in nothing.stderr
 
 
 @pytest.mark.process
@@ -206,7 +207,7 @@ def test_a_process_that_dies_is_named_with_its_last_words(place: Path) -> None:
     dead = call(place, words(place, "plain", out="dead"), KERAS_BACKEND="nonsense")
     assert dead.returncode == 4
     failures = json.loads((place / "dead" / "compare.json").read_text("utf-8"))["failures"]
-    assert failures["plain"].startswith("its process ended with exit code 1; last words: ")
+    assert failures["plain"].partition("; ")[0].endswith("exit code 1")
     assert "nonsense" in failures["plain"]
 
 
@@ -250,17 +251,17 @@ def children_of(pid: int) -> list[int]:
     [
         (
             ["--full", "--epochs", "3"],
-            "error: --full: runs each profile's own epochs; got --epochs 3 together with it",
+            "error: --full: .*; got --epochs 3 ",
         ),
-        (["--baseline-profile", "v7"], "error: --baseline-profile: is one of the compared profiles (plain)"),
-        (["--epochs", "0"], "--epochs: is a whole number of at least 1"),
-        (["--device", "tpu"], "--device: is one of auto, cpu, gpu"),
+        (["--baseline-profile", "v7"], r"error: --baseline-profile: .*\(plain\)"),
+        (["--epochs", "0"], "--epochs: .* at least 1"),
+        (["--device", "tpu"], "--device: .*auto, cpu, gpu"),
     ],
 )
 def test_a_usage_error_is_one_line_and_exits_2(place: Path, flags: list[str], match: str) -> None:
     wrong = call(place, [*words(place, "plain", out="wrong"), *flags])
     assert wrong.returncode == 2
-    assert match in wrong.stderr
+    assert re.search(match, wrong.stderr)
     assert len(wrong.stderr.splitlines()) == 1
     assert not (place / "wrong").exists()
 
@@ -269,7 +270,7 @@ def test_a_usage_error_is_one_line_and_exits_2(place: Path, flags: list[str], ma
 def test_two_profiles_of_one_name_are_refused(place: Path) -> None:
     wrong = call(place, words(place, "plain", "plain", out="wrong"))
     assert wrong.returncode == 2
-    assert "compares profiles of different names; got plain 2 times" in wrong.stderr
+    assert "; got plain 2 times" in wrong.stderr
 
 
 def test_all_shipped_profiles_are_compared_unless_told_which_and_aligned_is_what_ratios_refer_to() -> None:

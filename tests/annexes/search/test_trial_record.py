@@ -213,7 +213,7 @@ FAULTS: dict[str, tuple[str, str]] = {
 @pytest.mark.parametrize(("statement", "got"), FAULTS.values(), ids=[*FAULTS])
 def test_a_record_with_a_fault_is_refused_in_a_sentence(statement: str, got: str, record: Path) -> None:
     change(record, statement)
-    with pytest.raises(ArtifactError, match=rf"must be the record of trials.* got .*({got})") as caught:
+    with pytest.raises(ArtifactError, match=rf"study.sqlite: .* got .*({got})") as caught:
         add_trials(record, NUM_TRIALS + 1)
     assert "--redo" in str(caught.value)
     assert len(str(caught.value)) <= MAX_MESSAGE

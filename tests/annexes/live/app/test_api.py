@@ -177,7 +177,7 @@ def test_candles_are_those_that_the_forecast_knew_the_newest_last(served: Any) -
 def test_a_limit_that_is_no_number_of_rows_is_one_calm_sentence(served: Any, limit: str) -> None:
     response = served.get(f"/api/candles/{BTC}?limit={limit.encode('ascii', 'xmlcharrefreplace').decode()}")
     require_described("/api/candles/{series}", 400, response.json())
-    assert (response.status, response.json()["error"]["rule"]) == (400, "is a whole number from 1 to 999,999")
+    assert response.status == 400 and " 1 to 999,999" in response.json()["error"]["rule"]
     assert len(response.body) < 500
 
 

@@ -54,7 +54,7 @@ def test_the_record_is_that_of_the_ledger_and_grows_with_it(
         assert told["all_series"] == {task: live.to_json() for task, live in record.tasks.items()}
         part = page.get(f"/part/{BTC}").text
         # What did not occur, such as a forecast that was late, is not counted.
-        assert "3 issued, 2 scored, 1 waiting for their actual values." in part
+        assert "3 issued, 2 scored, 1 waiting" in part
         told = "Candles: 50.0 % lower error than the naive forecast"
         verdict = f"{told} (not tested: too few windows), and no baseline is better. 2 scored of 1 day."
         assert verdict in part

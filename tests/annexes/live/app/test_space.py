@@ -69,7 +69,7 @@ def test_a_space_is_one_commit_and_the_same_again_is_none(hub: Any) -> None:
         "Publish the page of someone/fleet"
     ]
     assert "Nothing has changed since" in publish("someone/page").output
-    assert "holds all of it already" in publish("someone/page", "--dry-run").output
+    assert "holds all of it" in publish("someone/page", "--dry-run").output
     assert len(hub.commits("spaces/someone/page")) == 1
     files = hub.files("spaces/someone/page")
     card = yaml.safe_load(files["README.md"].decode().split("---")[1])
