@@ -25,7 +25,7 @@ from v8.model.baselines.ranges import fit_formulas
 from v8.model.training.checkpoint import Checkpoint, Progress
 from v8.model.training.progress import EpochRecord, LossPatience
 from v8.model.training.step import FleetState
-from v8.model.training.trainer import FleetMember, InitialWeights, Trainer, TrainingResult
+from v8.model.training.trainer import FleetMember, InitialWeights, Trainer, TrainingResult, _FleetFit
 from v8.profile.profile import Profile
 
 pytestmark = pytest.mark.tf
@@ -377,6 +377,31 @@ def test_training_that_never_helps_keeps_the_untrained_network(
     assert (result.best_epoch, result.stopped_by, len(result.history)) == (0, "early stopping", 2)
     first = ruinous.network_weights(ruinous.first_state([FleetMember(data, 1)]).take(0).weights)
     assert all(np.array_equal(a, b) for a, b in zip(result.weights, first, strict=True))
+
+
+@pytest.mark.parametrize(("compile_s", "num_programs"), [(0.0, 2), (1e9, 1)])
+def test_a_second_fleet_moves_to_a_smaller_program_only_for_more_than_compiling_it_takes(
+    make_profile: Callable[..., Profile],
+    make_data: Callable[..., SeriesData],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    compile_s: float,
+    num_programs: int,
+) -> None:
+    """A later fleet of the same size has nothing to compile itself, and must not take that for free."""
+    trainer = Trainer(make_profile("dense_newest", training={"epochs": 3}))
+    data = make_data(trainer.profile)
+    ended = tmp_path / "ended.npz"
+    fit(trainer, data, seed=1, checkpoint=ended)
+    dict(trainer.fit_fleet([FleetMember(data, 1), FleetMember(data, 2)]))
+    trainer.compile_s = dict.fromkeys(trainer.compile_s, compile_s)
+    sizes = []
+    copied = _FleetFit._copy_tables
+    monkeypatch.setattr(
+        _FleetFit, "_copy_tables", lambda fleet, data: [sizes.append(len(data)), copied(fleet, data)]
+    )
+    dict(trainer.fit_fleet([FleetMember(data, 1, checkpoint=ended), FleetMember(data, 2)]))
+    assert len(sizes) == num_programs
 
 
 def test_a_loss_that_is_no_number_stops_the_series_with_a_reason(

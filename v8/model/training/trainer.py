@@ -167,6 +167,8 @@ class Trainer:
         self._serving: dict[Hashable, ServingGraph] = {}
         self.devices: dict[tuple[int, int], str] = {}
         """The device of each compiled program, by the number of models and the rows of the tables."""
+        self.compile_s: dict[tuple[int, int], float] = {}
+        """What it took to compile each of them, in seconds."""
 
     @property
     def num_parameters(self) -> int:
@@ -299,6 +301,9 @@ class _FleetFit:
         self._tables: Tables  # the same on the device
         self._validation_SBM: Indices  # windows of each batch of the validation spans
         self._epochs: Iterator[Indices]  # of one epoch after another, shape (S, B, M)
+        self._size: tuple[
+            int, int
+        ]  # of the program that is compiled first: number of models, rows of the tables
         self._device: str  # such as "GPU:0"
 
     def run(self) -> FleetResults:
@@ -321,10 +326,11 @@ class _FleetFit:
             with self._clock("build"):
                 self._state = self._trainer.first_state(self._members)
                 self._copy_tables([member.data for member in self._members])
-            key = len(self._members), self._windows.num_rows
-            if key not in self._trainer.devices:  # compiled once per size; the value is where it runs
-                self._trainer.devices[key] = self._compile()
-            self._device = self._trainer.devices[key]
+            self._size = len(self._members), self._windows.num_rows
+            if self._size not in self._trainer.devices:  # compiled once per size; the value is where it runs
+                self._trainer.devices[self._size] = self._compile()
+                self._trainer.compile_s[self._size] = self._seconds["compile"]
+            self._device = self._trainer.devices[self._size]
             with self._clock("validate"):
                 losses = self._validation_losses()
         keep_new_programs()  # on disk, so that the next process need not compile them
@@ -470,7 +476,7 @@ class _FleetFit:
             return
         epochs_left = max(self._settings.epochs - self._trainings[slot].progress.epoch for slot in active)
         saved_s = epochs_left * epoch_s * (1.0 - len(active) / num_slots)
-        if saved_s > self._seconds["compile"]:
+        if saved_s > self._trainer.compile_s[self._size]:
             self._trainings = [self._trainings[slot] for slot in active]
             self._state = self._state.take(active)
             self._copy_tables([training.member.data for training in self._trainings])
