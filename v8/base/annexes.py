@@ -16,6 +16,8 @@ from typing import Annotated, Any, Final
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
+from v8.base.storage import parse_own_yaml
+
 FOLDER: Final = "annexes"  # of the package `v8`; it may be absent
 FILE: Final = "annex.yaml"
 
@@ -92,7 +94,7 @@ def read_annexes(place: Traversable) -> Mapping[str, Annex]:
         file = folder / FILE
         if file.is_file():
             with suppress(OSError, ValueError, RecursionError, yaml.YAMLError):
-                contents[folder.name] = Annex.model_validate(yaml.safe_load(file.read_text("utf-8")))
+                contents[folder.name] = Annex.model_validate(parse_own_yaml(file.read_text("utf-8")))
     return contents
 
 

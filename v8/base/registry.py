@@ -13,11 +13,9 @@ from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from typing import Any, Final, Generic, TypeVar
 
-import yaml
-
 from v8.base.errors import ProfileError
 from v8.base.safe_text import for_terminal, markup_in
-from v8.base.storage import packaged
+from v8.base.storage import packaged_yaml
 
 
 def require_package(package: str, *, where: str, rule: str) -> None:
@@ -251,13 +249,13 @@ def make_entries(
 
 def read_list(package: str, file: str) -> list[dict[str, Any]]:
     """Read the descriptions of entries, in their order, from a YAML file of a package."""
-    descriptions: list[dict[str, Any]] = yaml.safe_load(packaged(package, file))
+    descriptions: list[dict[str, Any]] = packaged_yaml(package, file)
     return descriptions
 
 
 def read_descriptions(package: str, file: str) -> dict[str, dict[str, Any]]:
     """Read the descriptions of entries by name from a YAML file of a package."""
-    descriptions = yaml.safe_load(packaged(package, file))
+    descriptions = packaged_yaml(package, file)
     return {name: {"name": name, **description} for name, description in descriptions.items()}
 
 

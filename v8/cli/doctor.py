@@ -5,11 +5,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import yaml
-
 from v8.base.capability import replacement_notice, replacing_variables
 from v8.base.errors import V8Error
-from v8.base.storage import packaged
+from v8.base.storage import packaged_yaml
 from v8.base.terminal import print_all_lines, print_json, print_lines, print_table
 from v8.base.wording import Table
 from v8.cli.shared import settle_process
@@ -17,7 +15,7 @@ from v8.profile.profile import Profile
 from v8.runs.engines import local_placement
 from v8.runs.machine.doctor import examine, report_of
 
-COLUMNS: Final = yaml.safe_load(packaged("v8.cli", "doctor.yaml"))
+COLUMNS: Final = packaged_yaml("v8.cli", "doctor.yaml")
 """Columns of the tables: title, and the format of a measurement there."""
 
 

@@ -31,10 +31,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from v8.base.errors import ArtifactError, V8Error, listed, shown
-from v8.base.storage import open_given, packaged, parse_json
+from v8.base.storage import open_given, packaged_yaml, parse_json
 from v8.model.networks.published import (
     ABOUT_MEMBER,
     CONFIG_MEMBER,
@@ -65,8 +63,7 @@ _IS_ENCRYPTED = 0x1
 _PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 _STOCK: Final = {
-    module: frozenset(names.split())
-    for module, names in yaml.safe_load(packaged("v8.forecaster", "stock.yaml")).items()
+    module: frozenset(names.split()) for module, names in packaged_yaml("v8.forecaster", "stock.yaml").items()
 }
 """Stock classes by the module that Keras writes; they only compute, without files, network or programs."""
 

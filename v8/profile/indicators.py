@@ -18,13 +18,12 @@ from functools import cache
 from typing import Final, Self
 
 import numpy as np
-import yaml
 
 from v8.base.arrays import FloatArray
 from v8.base.errors import DataError, listed, message_of
 from v8.base.plugins import digest_of
 from v8.base.registry import Registry, nearest
-from v8.base.storage import digest_json, packaged
+from v8.base.storage import digest_json, packaged_yaml
 from v8.profile import columns as c
 from v8.profile import formulas, ta_features
 from v8.profile.columns import is_covariate, is_raw_column, split_origin, with_origin
@@ -457,7 +456,7 @@ _FORMULAS: Final[dict[str, Formula]] = {
 }
 """Formulas of columns, and of stages, which several columns share and which are never stored."""
 
-_MEANINGS: Final = yaml.safe_load(packaged("v8.profile", "meanings.yaml"))
+_MEANINGS: Final = packaged_yaml("v8.profile", "meanings.yaml")
 
 FEATURES: Final[Registry[Feature]] = _Features(
     "feature",

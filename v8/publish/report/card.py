@@ -15,7 +15,7 @@ import yaml
 
 from v8.base.errors import listed, shown
 from v8.base.records import Moment, Plain, Sha256, Word, at_keys, checked
-from v8.base.storage import packaged
+from v8.base.storage import packaged, packaged_yaml
 from v8.base.wording import ABSENT, Table, count, duration, moment, number, p_value, percent, plural, spaced
 from v8.forecaster.metadata import ONNX_FILE, MachineInfo, Metadata
 from v8.forecaster.series_artifact import covariate_note
@@ -60,7 +60,7 @@ _BINANCE_SOURCES: Final = (
 
 _CARD: Final = packaged("v8.publish.report", "card.md")
 
-_PARTS: Final = yaml.safe_load(packaged("v8.publish.report", "card.yaml"))  # parts that not every card has
+_PARTS: Final = packaged_yaml("v8.publish.report", "card.yaml")  # parts that not every card has
 
 
 @dataclass(frozen=True)

@@ -11,15 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-import yaml
-
-from v8.base.storage import packaged
+from v8.base.storage import packaged_yaml
 from v8.profile.columns import CLOSE, OHLC
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-COLOURS: Final[dict[str, tuple[str, str]]] = yaml.safe_load(packaged("v8.publish.report", "palette.yaml"))
+COLOURS: Final[dict[str, tuple[str, str]]] = packaged_yaml("v8.publish.report", "palette.yaml")
 """By name: the colour on a light and on a dark background."""
 
 LIGHT: Final = {name: light for name, (light, _) in COLOURS.items()}

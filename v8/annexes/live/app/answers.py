@@ -11,13 +11,12 @@ from functools import cache
 from typing import Any, Final
 
 import numpy as np
-import yaml
 
 from v8.annexes.live.app.places import ModelSnapshot
 from v8.annexes.live.ledger.record import LiveRecord
 from v8.api.issuing import IssuedForecast
 from v8.base.errors import PARTS, DataError, V8Error, shown, with_parameters
-from v8.base.storage import packaged
+from v8.base.storage import packaged_yaml
 from v8.base.version import VERSION
 from v8.data.market.series import Series, iso, series_advice
 from v8.model.evaluation.significance import BaselineComparison
@@ -278,6 +277,6 @@ def labels_of(labels: Mapping[str, object]) -> str:
 @cache
 def description() -> dict[str, Any]:
     """Return the description of the API in the form of OpenAPI 3.1."""
-    content: dict[str, Any] = yaml.safe_load(packaged("v8.annexes.live.app", "api.yaml"))
+    content: dict[str, Any] = packaged_yaml("v8.annexes.live.app", "api.yaml")
     content["info"]["version"] = VERSION
     return content
