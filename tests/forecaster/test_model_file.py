@@ -203,7 +203,7 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         ("..\\x", "which leaves the folder"),
         ("C:x", "which leaves the folder"),
         ("x.py", r"got an archive of config\.json, metadata\.json, model\.weights\.h5, x\.py"),
-        ("assets/vocabulary.txt", "got an archive of assets"),
+        ("assets/vocabulary.txt", "got .* of assets"),
     ],
 )
 def test_another_member_is_refused(name: str, match: str, plain: Path, tmp_path: Path) -> None:
@@ -374,13 +374,13 @@ def fill_objects(weights: h5py.File) -> None:
 @pytest.mark.parametrize(
     ("fill", "match"),
     [
-        (fill_external_link, "with a link or loop at '/vars'"),
-        (fill_soft_link, "with a link or loop at '/vars'"),
-        (fill_loop, "with a link or loop at "),
-        (fill_external_array, "with other than plain numbers at '/w'"),
-        (fill_virtual_array, "with other than plain numbers at '/w'"),
-        (fill_bomb, "with other than plain numbers at '/w'"),
-        (fill_objects, "with other than plain numbers at '/w'"),
+        (fill_external_link, "link or loop at '/vars'"),
+        (fill_soft_link, "link or loop at '/vars'"),
+        (fill_loop, "link or loop at "),
+        (fill_external_array, "plain numbers at '/w'"),
+        (fill_virtual_array, "plain numbers at '/w'"),
+        (fill_bomb, "plain numbers at '/w'"),
+        (fill_objects, "plain numbers at '/w'"),
         (fill_empty_space, r"that claims 4,398,046,511,104 of numbers"),
     ],
 )

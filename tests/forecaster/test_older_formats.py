@@ -52,7 +52,7 @@ def test_only_the_newest_format_is_read(
         with pytest.raises(ArtifactError) as refusal:
             read(run)
         assert refusal.value.where == str(file)
-        assert refusal.value.got == f"format {version}, made by an older version"
+        assert refusal.value.got.startswith(f"format {version}, ")
         assert refusal.value.fix
         assert file.read_bytes() == older
 
@@ -64,7 +64,7 @@ def test_only_evaluations_of_the_newest_format_are_read(run: Path, key: str, new
     content[key]["format"] = newest - 1
     with pytest.raises(ArtifactError) as refusal:
         getattr(checked_metadata(content), key)
-    assert refusal.value.got == f"format {newest - 1}, made by an older version"
+    assert refusal.value.got.startswith(f"format {newest - 1}, ")
     assert "Train this series again" in refusal.value.fix
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -82,7 +83,7 @@ def test_forecasts_are_those_of_keras_alone_and_in_a_history(
     forecasts = {runtime: model.predict(candles) for runtime, model in by_runtime.items()}
     assert_same_frames(forecasts["onnx"], forecasts["keras"])
     assert [model.runtime for model in by_runtime.values()] == ["onnx", "keras"]
-    with pytest.warns(UserWarning, match="in candles of the training"):
+    with pytest.warns(UserWarning, match="candles of the training"):
         history = by_runtime["onnx"].forecast_history(candles, stride=7)
     newest = history.index.get_level_values("issued_at").max()
     known = candles.select_rows(np.flatnonzero(candles.open_time_s + 900 <= newest.timestamp()))
@@ -125,14 +126,14 @@ def test_a_runtime_is_what_was_asked_for_and_a_changed_file_is_refused(
     assert Forecaster.load(run / SERIES).runtime == "keras"
     assert Forecaster.load(run / SERIES, models=SharedModels("auto")).runtime == "onnx"
     assert Forecaster.load(trained_run.folder, models=SharedModels("auto")).runtime == "keras"
-    with pytest.raises(ArtifactError, match=r"must hold model.onnx for .*runtime onnx; got no such file"):
+    with pytest.raises(ArtifactError, match=r"model.onnx .*runtime onnx; got no such file"):
         Forecaster.load(trained_run.folder, models=SharedModels("onnx"))
-    with pytest.raises(ProfileError, match="is one of auto, onnx, keras; got 'tflite'"):
+    with pytest.raises(ProfileError, match="auto, onnx, keras; got 'tflite'"):
         SharedModels("tflite")
     shutil.copytree(run / SERIES, tmp_path / SERIES)
     with (tmp_path / SERIES / "model.onnx").open("ab") as file:
         file.write(b"\0")
-    with pytest.raises(ArtifactError, match=r"model\.onnx: must be the file whose sha256"):
+    with pytest.raises(ArtifactError, match=r"model\.onnx: .* sha256"):
         Forecaster.load(tmp_path / SERIES, models=SharedModels("auto"))
 
 
@@ -146,7 +147,7 @@ def test_models_are_copied_where_the_place_must_stay_as_it_is(
     words = ("--models", "onnx", "--source", "files", "--data-dir", trained_run.candles_dir)
     refused = export(pulled, *words)
     assert refused.exit_code == 2
-    assert "so its models are copied; got no --out" in refused.stderr
+    assert "; got no --out" in refused.stderr
     assert export(pulled, *words, "--out", tmp_path / "copy").exit_code == 0
     assert not (pulled / "models" / SERIES / "model.onnx").exists()
     copied = tmp_path / "copy" / SERIES
@@ -292,9 +293,9 @@ def test_a_file_that_differs_is_never_written(
     file = tmp_path / "model.onnx"
     with pytest.raises(ArtifactError) as refused:
         save_onnx_model(keras.Model(window, outputs), file, SERIES, span)
-    assert (refused.value.where, refused.value.got) == (str(file), f"{task} that is inf steps apart")
+    assert refused.value.where == str(file) and re.fullmatch(f"{task} .* inf steps apart", refused.value.got)
     odd = keras.Model(window, {"ohlc": keras.layers.GlobalMaxPooling1D(name="pool")(window)})
-    with pytest.raises(ArtifactError, match="got pool: GlobalMaxPooling1D has no counterpart in the ONNX"):
+    with pytest.raises(ArtifactError, match="got pool: GlobalMaxPooling1D "):
         save_onnx_model(odd, file, SERIES, span)
     assert not file.exists()
 

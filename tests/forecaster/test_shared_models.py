@@ -126,7 +126,7 @@ def test_weights_that_do_not_fit_are_refused_and_leave_the_others_as_they_were(
     models = SharedModels()
     good = [models.load(file) for file in files[:num_before]]
     expected = forecast_windows(good[-1], windows)["ohlc"]
-    with pytest.raises(ArtifactError, match="must hold layers and weights that fit together"):
+    with pytest.raises(ArtifactError, match="layers and weights"):
         models.load(changed(files[1], tmp_path / "other.keras", change))
     np.testing.assert_array_equal(forecast_windows(good[-1], windows)["ohlc"], expected, strict=True)
 
@@ -140,7 +140,7 @@ def test_a_file_with_fewer_numbers_than_the_network_has_is_refused(files: list[P
     with zipfile.ZipFile(tmp_path / "m.keras", "w") as archive:
         for name, content in members.items():
             archive.writestr(name, content[:400] if name.endswith(".h5") else content)
-    with pytest.raises(ArtifactError, match=r"a network of 1\d\d numbers with a file for 100"):
+    with pytest.raises(ArtifactError, match=r"1\d\d numbers .* 100"):
         models.load(tmp_path / "m.keras")
 
 

