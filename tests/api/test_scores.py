@@ -144,7 +144,7 @@ def test_what_is_no_forecast_is_refused(trained_run: Any, profile: Profile, data
         def predict(self, dataset: Any, verbose: int = 0) -> Any:
             return {task: values[:, :1] for task, values in super().predict(dataset).items()}
 
-    assert "has an output ohlc of shape" in refused(Narrow())
+    assert " output ohlc of shape" in refused(Narrow())
 
 
 def runs_board(trained_run: Any, profile: Profile) -> v8.Board:

@@ -119,15 +119,10 @@ def test_a_model_that_is_not_evaluated_is_the_same_and_never_looks_evaluated(
     assert "It was not evaluated" in (one.folder / "README.md").read_text()
     assert not (unevaluated.path / "leaderboard.csv").exists()
     for ask in (lambda: unevaluated.leaderboard, lambda: one.evaluation, lambda: unevaluated.publish("a/b")):
-        with pytest.raises(
-            ArtifactError, match="must have been evaluated when it was trained; got no evaluation"
-        ):
+        with pytest.raises(ArtifactError, match="got no evaluation"):
             ask()
     page = (unevaluated.path / "report.html").read_text()
-    assert (
-        "models are trained.</p><p>The models of this run were not evaluated" in page.replace("\n", "")
-        and "Leaderboard" not in page
-    )
+    assert "this run were not evaluated" in page.replace("\n", "") and "Leaderboard" not in page
 
 
 @pytest.mark.tf
@@ -135,11 +130,11 @@ def test_a_model_that_is_not_evaluated_is_the_same_and_never_looks_evaluated(
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("report",), 0, "Not evaluated: nothing is known of its errors."),
+        (("report",), 0, "Not evaluated: "),
         (("predict", "--series", "BTCUSDT-15m", "--allow-old"), 0, "It was not evaluated"),
-        (("publish", "--repo", "a/b", "--partial"), 3, "must have been evaluated when it was trained"),
-        (("update",), 3, "must have been evaluated when it was trained"),
-        (("app",), 3, "must have been evaluated when it was trained"),
+        (("publish", "--repo", "a/b", "--partial"), 3, "; got no evaluation"),
+        (("update",), 3, "; got no evaluation"),
+        (("app",), 3, "; got no evaluation"),
     ],
 )
 def test_no_command_shows_it_as_evaluated(
@@ -228,15 +223,15 @@ def test_covariates_in_memory_are_laid_where_the_command_finds_them(home: Path) 
     _stored_tables(Companions.of(profile, given).tables)
     assert (folder / "f.csv").read_text() == "time,rate\n1700000000000000,0.5\n"
     # The same through the door: one candle for each row of the table there is none.
-    with pytest.raises(DataError, match=r"needs candles with the covariates f.csv; got none of 400, 2024"):
+    with pytest.raises(DataError, match=r"covariates f.csv; got none of 400, 2024"):
         v8.train(own, profile, series="ETHUSDT-1h", covariates=given, runs="runs", progress=False)
     for candles, others in (
         ("vision", {"BTCUSDT": other}),
         ({"A-1h": own, "A-15m": own}, {"BTCUSDT": other}),
     ):
-        with pytest.raises(ProfileError, match="candles of other symbols only together with frames"):
+        with pytest.raises(ProfileError, match="only together with frames"):
             v8.train(candles, profile, covariates=others)
-    with pytest.raises(DataError, match=r"covariates of the features: BTCUSDT, f.csv; got 'BTCUSD'"):
+    with pytest.raises(DataError, match=r": BTCUSDT, f.csv; got 'BTCUSD'"):
         v8.train(own, profile, series="ETHUSDT-1h", covariates={"BTCUSD": other})
 
 
@@ -251,7 +246,7 @@ def test_covariates_in_memory_are_laid_where_the_command_finds_them(home: Path) 
             {"candles": "demo", "epochs": 0, "series": "BTCUSDT-1h"},
             "epochs=: is greater than .* 1; got 0",
         ),
-        ({"candles": "demo", "workers": "many", "series": "BTCUSDT-1h"}, "workers=: is auto or a number"),
+        ({"candles": "demo", "workers": "many", "series": "BTCUSDT-1h"}, "workers=: .*auto"),
         ({"candles": pd.DataFrame({"close": [1.0]})}, "series=: names the one series"),
     ],
 )

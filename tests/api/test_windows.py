@@ -97,7 +97,7 @@ def test_the_example_of_the_how_to_runs_as_it_stands(language: str, trained_run:
 
 @pytest.mark.tf
 def test_another_span_and_too_few_candles_are_refused(trained_run: Any, profile: Profile) -> None:
-    with pytest.raises(ArgumentError, match="span=: is one of train, validation, test; got 'tests'"):
+    with pytest.raises(ArgumentError, match=r"span=: .*validation, test; got 'tests'"):
         v8.windows(trained_run.candles, profile, span="tests")
     with pytest.raises(DataError, match="needs at least"):
         v8.windows(trained_run.candles.to_frame().tail(60), profile)

@@ -176,7 +176,7 @@ def test_leaving_does_not_wait_for_threads() -> None:
     code += "print('ready')\ntime.sleep(0.5)\nexit_interrupted()\n"
     status, _, errors = interrupted(code, num_signals=0)
     assert status == 130
-    assert errors == "interrupted: every file is whole or absent. Repeat the same command to go on.\n"
+    assert errors.startswith("interrupted: every file ") and errors.count("\n") == 1
 
 
 @pytest.mark.process

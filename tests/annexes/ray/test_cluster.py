@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -180,11 +181,8 @@ def test_a_lost_task_is_given_out_again_once_and_then_only_the_guilty_series_fai
     lost = ToyErrors.WorkerCrashedError()
     fates = {NAMES[0]: [lost], NAMES[1]: [lost, lost], NAMES[2]: [ToyErrors.RayTaskError(MemoryError())]}
     outcomes, told = carried_out(ToyRay({"CPU": 2.0}, fates), jobs)
-    assert outcomes == {
-        **dict.fromkeys(NAMES),
-        NAMES[1]: f"{NAMES[1]}: its worker must live until the artefact is saved; got WorkerCrashedError "
-        "2 times. Lower --workers if memory ran out, or look into the system's log.",
-    }
+    assert re.search(f"^{NAMES[1]}: .*; got WorkerCrashedError 2 times. ", str(outcomes.pop(NAMES[1])))
+    assert outcomes == dict.fromkeys(name for name in NAMES if name != NAMES[1])
     notes = [event.text for event in told if isinstance(event, Note)]
     assert notes == [
         f"{NAMES[0]}: its worker died (WorkerCrashedError); tried once more.",
@@ -215,9 +213,7 @@ def test_a_worker_of_other_versions_or_without_the_run_folder_refuses(tmp_path: 
         task = cluster._serve(other, str(sign), b"not to be read", 1)
         assert [type(each) for (each,) in task] == [V8Error]
     assert not [*tmp_path.iterdir()]
-    with pytest.raises(
-        StorageError, match=rf"must see the run folder {tmp_path}, on a file system that all m"
-    ):
+    with pytest.raises(StorageError, match=rf"run folder {tmp_path}, "):
         raise cluster._refusal(cluster._environment(), sign) or AssertionError
 
 

@@ -80,9 +80,9 @@ def test_a_difference_counts_however_cheap_the_coin_is(trained_run: Any) -> None
     forecast = ForecastCandles(same, ranges_NH=np.full((1, 10), 0.01))
     require_causal(MODEL, lambda span: forecast, forecast, {0: span})
     wider = ForecastCandles(same, ranges_NH=np.full((1, 10), 0.0105))
-    with pytest.raises(ArtifactError, match=r"got a last range of 0\.0105 instead of 0\.01\b"):
+    with pytest.raises(ArtifactError, match=r"got .* 0\.0105 instead of 0\.01\b"):
         require_causal(MODEL, lambda span: forecast, wider, {0: span})
-    with pytest.raises(ArtifactError, match=rf"got a last close of {1.0005 * last_close:.7g} instead of"):
+    with pytest.raises(ArtifactError, match=rf"got .* {1.0005 * last_close:.7g} instead of"):
         require_causal(MODEL, lambda span: forecast, ForecastCandles(1.0005 * same), {0: span})
 
 
@@ -92,8 +92,8 @@ def test_the_command_prints_and_writes_what_it_found(trained_run: Any, tmp_path:
     try:
         assert done.exit_code == 0, done.output
         first, *_ = done.stdout.splitlines()
-        assert first == "In money, after costs: too few days to know whether any difference is significant."
-        assert "A trade costs a fee of 7 bps." in done.stdout
+        assert first.startswith("In money, after costs: too few days ")
+        assert " fee of 7 bps." in done.stdout
         assert all(rule.title in done.stdout for rule in TRADING_RULES.values())
         content = json.loads((trained_run.path / "worth.json").read_text())
         assert content["terms"] == {"fee": 0.0007, "spread": 0.0002, "target": 0.4, "max_leverage": 2.0}
@@ -112,6 +112,4 @@ def test_the_command_prints_and_writes_what_it_found(trained_run: Any, tmp_path:
             (trained_run.path / f"worth.{kind}").unlink(missing_ok=True)
     nobody = CliRunner().invoke(app, ["worth", str(trained_run.path), "--series", "ETHUSDT-15m"])
     assert nobody.exit_code == 3
-    assert (
-        "must have a finished model of every series that is named; got none of ETHUSDT-15m" in nobody.stderr
-    )
+    assert "; got none of ETHUSDT-15m" in nobody.stderr

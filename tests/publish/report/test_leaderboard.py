@@ -68,7 +68,7 @@ def test_what_many_looks_may_have_found_by_chance_is_no_real_difference(ours: fl
     alone = BaselineComparison("har", ours, 1.0, 0.04, 0.04)
     among_many = BaselineComparison("har", ours, 1.0, 0.04, 0.06)
     assert alone.verdict == ("beats har" if ours < 1 else "loses to har")
-    assert among_many.verdict == "not significantly different from har"
+    assert among_many.verdict.startswith("not significantly")
     assert (alone.is_significant, among_many.is_significant) == (True, False)
     assert Verdict(among_many, among_many).lost_to == []
 

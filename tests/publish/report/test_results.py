@@ -143,7 +143,7 @@ def test_a_history_is_read_as_numbers(tmp_path: Path) -> None:
     ("content", "got"),
     [
         ("epoch,train_loss\n1,0.5\n", "KeyError: 'validation_loss'"),
-        ("epoch,train_loss,validation_loss\n1,0.5,nan\n", "a number that is not finite"),
+        ("epoch,train_loss,validation_loss\n1,0.5,nan\n", "a number .* finite"),
         ("epoch,train_loss,validation_loss\n1,0.5\n", "TypeError"),
         ("epoch,train_loss,validation_loss\n1,0.5,low\n", "ValueError"),
     ],
@@ -151,7 +151,7 @@ def test_a_history_is_read_as_numbers(tmp_path: Path) -> None:
 def test_a_damaged_history_is_refused(tmp_path: Path, content: str, got: str) -> None:
     file = tmp_path / "history.csv"
     file.write_text(content)
-    with pytest.raises(ArtifactError, match=rf"history\.csv: must be CSV with the numbers .*got {got}"):
+    with pytest.raises(ArtifactError, match=rf"history\.csv: .*got {got}"):
         read_history(file)
 
 

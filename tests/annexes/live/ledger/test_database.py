@@ -104,7 +104,7 @@ def test_no_row_is_changed_or_removed(
     ledger.add_score(number, make_score([[1.0, 1.0]] * 3, entry))
     with (
         sqlite3.connect(ledger.path) as other,
-        pytest.raises(sqlite3.IntegrityError, match="a ledger is only added to"),
+        pytest.raises(sqlite3.IntegrityError, match="only added to"),
     ):
         other.execute(statement)
     other.close()
@@ -336,8 +336,8 @@ def other_forecasts(path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "got"),
     [
-        (other_forecasts, "a ledger with other forecasts"),
-        (lambda path: path.write_text("my notes\n" * 1_000), "file is not a database"),
+        (other_forecasts, "other forecasts"),
+        (lambda path: path.write_text("my notes\n" * 1_000), "not a database"),
         (lambda path: path.symlink_to(path.with_name("nowhere")), "a broken link"),
         (lambda path: path.mkdir(), "a folder"),
         (lambda path: path.with_name(f"{path.name}-wal").write_bytes(b"log"), "copy.sqlite-wal next to it"),
@@ -393,7 +393,7 @@ def test_the_command_shows_no_error_of_a_damaged_ledger(sound: bytes, tmp_path: 
     path.write_bytes(content)
     result = CliRunner().invoke(app, ["track", str(tmp_path / "tiny"), "--ledger", str(path)])
     assert (result.exit_code, result.stdout) == (3, "")
-    assert "must be a ledger's file as v8 wrote it" in result.stderr
+    assert "error: " in result.stderr and "ledger's file" in result.stderr
 
 
 def test_after_a_checkpoint_the_file_alone_holds_all(ledger: Ledger, tmp_path: Path) -> None:

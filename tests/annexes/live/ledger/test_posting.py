@@ -246,7 +246,7 @@ def test_a_file_that_is_no_outbox_is_refused_and_left_alone(ledger: Ledger) -> N
     path.write_bytes(b"something else" * 100)
     with pytest.raises(Exception, match=r"ledger\.sqlite\.outbox") as error:
         Outbox(ledger.path, PLACE)
-    assert "must be a ledger's file as v8 wrote it; got file is not a database" in str(error.value)
+    assert error.value.got == "file is not a database"
     assert path.read_bytes() == b"something else" * 100
 
 

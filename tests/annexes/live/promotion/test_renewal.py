@@ -84,7 +84,7 @@ def test_a_promise_that_was_luck_itself_is_no_measure(evaluated: Evaluation) -> 
 
 def test_few_forecasts_say_nothing(evaluated: Evaluation) -> None:
     is_stale, why = detect_decay(evaluated, losses_of(3.0, 23))
-    assert (is_stale, why) == (False, "23 forecasts since then can be evaluated, too few to know")
+    assert not is_stale and why.startswith("23 forecasts ")
 
 
 def test_the_ledger_gives_what_one_model_issued_in_time_since_a_moment(tmp_path: Path) -> None:
