@@ -123,7 +123,7 @@ def test_volatility_and_stop_are_those_of_the_bars_ahead() -> None:
 
 
 def test_forecasts_come_from_one_place_that_holds_the_series(export: Path) -> None:
-    with pytest.raises(ValueError, match="names one of export, models, api; got export, api"):
+    with pytest.raises(ValueError, match="export, models, api; got export, api"):
         forecasts_from({"export": str(export), "api": "http://127.0.0.1:8008"})
     with pytest.raises(ValueError, match="must hold ETHUSDT-1h; got BTCUSDT-1h"):
         forecasts_from({"export": str(export)})("ETHUSDT-1h", candles_of(40))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -255,7 +256,7 @@ def test_one_series_without_candles_does_not_stop_the_others(
     woken = watch.update()
     assert (woken.num_issued, [*woken.failures]) == (1, [SHORT])
     assert closes(ledger, LONG) == [0]
-    assert len(told) == 1 and "unbroken candles at the end" in told[0]
+    assert len(told) == 1 and "unbroken candles" in told[0]
     assert told[0].count(SHORT) == 1
     assert watch.update().num_issued == 0
     assert len(told) == 1
@@ -280,7 +281,7 @@ def test_what_cannot_be_forecast_is_posted_once_beside_what_is(
     assert receiver.kinds == ["forecast.refused", "forecast.issued"]
     data = receiver.taken[0][1]["data"]
     assert (data["place"], data["what"]) == ("./tiny", SHORT)
-    assert "unbroken candles at the end" in data["error"]
+    assert "unbroken candles" in data["error"]
 
 
 @pytest.mark.tf
@@ -359,7 +360,7 @@ def test_another_generation_serves_from_the_next_close_on(
     ] == issuers
     output = call("track", ledger.path.parent / "tiny", "--ledger", ledger.path).stdout
     for issuer in issuers:
-        assert f"{SHORT}, model that has seen until {issuer}: ohlc " in output
+        assert f" until {issuer}: ohlc " in output
 
 
 @pytest.mark.tf
@@ -372,7 +373,7 @@ def test_a_close_that_the_model_has_seen_is_left_out(
     watch, ledger = watch_place()
     woken = watch.update()
     assert {*woken.failures} == {SHORT} and len(told) == 1
-    assert "a model forecasts what it has not seen; got the close at 2024-12-30T08:00:00Z" in told[0]
+    assert "; got the close at 2024-12-30T08:00:00Z" in told[0]
     assert ledger.series("./tiny") == [LONG]
 
 
@@ -534,16 +535,16 @@ def test_a_second_writer_and_a_market_without_a_present_are_refused(
     with Ledger.open_to_write(tmp_path / "ledger.sqlite"):
         second = call(*words, "--every")
     assert second.exit_code == 3
-    assert "one process at a time writes a ledger; got process" in second.stderr
+    assert "; got process " in second.stderr
     demo = call(*words, "--source", "demo")
-    assert demo.exit_code == 2 and "a ledger is about the future" in demo.stderr
+    assert demo.exit_code == 2 and "; got a simulated market" in demo.stderr
     nowhere = call("forecast", tmp_path / "nowhere", "--ledger", tmp_path / "new.sqlite")
-    assert nowhere.exit_code == 3 and "a model is in a run folder" in nowhere.stderr
+    assert nowhere.exit_code == 3 and "; got no such folder" in nowhere.stderr
     misspelt = call("forecast", trained[0].run, "--ledger", tmp_path / "new" / "ledger.sqlite")
     assert misspelt.exit_code == 2
     assert not any(tmp_path.glob("new*"))
     absent = call("track", trained[0].run, "--ledger", tmp_path / "new" / "ledger.sqlite")
-    assert absent.exit_code == 3 and "must be a ledger; got no such file" in absent.stderr
+    assert absent.exit_code == 3 and "; got no such file" in absent.stderr
 
 
 def test_an_address_that_is_none_is_refused_before_anything_is_opened(
@@ -564,17 +565,14 @@ def test_track_prints_the_record_as_a_table_json_and_csv(
     words = ("track", tmp_path / "tiny", "--ledger", ledger.path)
     nothing = call(*words)
     assert nothing.exit_code == 3
-    assert "must hold forecasts of what is asked for; got none of ./tiny, but of no place" in nothing.stderr
+    assert "; got none of ./tiny, " in nothing.stderr
     for _ in range(12):
         watch.update()
         exchange.now_s += BAR_S
     process = call(*words)
     assert process.exit_code == 0, process.stderr
     require_narrow(process.stdout, SHORT)
-    assert (
-        "15 forecasts issued, 11 scored, 0 late (in no error), 4 waiting for their actual values"
-        in process.stdout
-    )
+    assert re.search("15 forecasts issued, 11 scored, 0 late .*, 4 waiting", process.stdout)
     assert "over 11 forecasts of 1 day: too few windows." in process.stdout
     content = json.loads(call(*words, "--format", "json").stdout)
     assert [one["series"] for one in content["series"]] == [SHORT, LONG]

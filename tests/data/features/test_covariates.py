@@ -67,10 +67,10 @@ def test_a_covariate_has_a_digest_of_its_own_and_own_features_keep_theirs() -> N
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("BTCUSDT.rang_20", "'BTCUSDT.rang_20' is no feature of BTCUSDT: .*did you mean range_20"),
-        ("BTCUSDT.ta.kst", "'BTCUSDT.ta.kst' is no feature of BTCUSDT: ta.kst looks ahead"),
-        ("BTCUSDT.csv.x", "'BTCUSDT.csv.x' is no feature of BTCUSDT"),
-        ("btcusdt.close", "'btcusdt.close' is no feature; did you mean BTCUSDT.close"),
+        ("BTCUSDT.rang_20", "'BTCUSDT.rang_20' is no .* of BTCUSDT: .*mean range_20"),
+        ("BTCUSDT.ta.kst", "'BTCUSDT.ta.kst' is no .* of BTCUSDT: ta.kst looks ahead"),
+        ("BTCUSDT.csv.x", "'BTCUSDT.csv.x' is no .*BTCUSDT"),
+        ("btcusdt.close", "'btcusdt.close' is no feature; .*BTCUSDT.close"),
     ],
 )
 def test_an_unknown_covariate_is_refused_with_its_reason(name: str, why: str) -> None:

@@ -167,7 +167,7 @@ def test_a_damaged_file_is_never_used_but_replaced_and_counted(
     with caplog.at_level(logging.WARNING):
         assert_same(store.table(candles, EVERY), expected)
     assert reason in caplog.text
-    assert "computed again and the file is replaced" in caplog.text
+    assert "computed again" in caplog.text
     assert store.stats.damaged_files == [path]
     assert_same(FeatureStore(tmp_path).table(candles, EVERY), expected)
     store.table(candles, EVERY)
@@ -360,7 +360,7 @@ def test_a_full_disk_costs_time_but_no_table(tmp_path: Path, caplog: pytest.LogC
         fill(disk)
         candles = walk_candles()
         assert_same(FeatureStore(disk / "features").table(candles, EVERY), compute_table(candles, EVERY))
-    assert [record.getMessage().count("No space left on device") for record in caplog.records] == [1]
+    assert [record.getMessage().count("No space left") for record in caplog.records] == [1]
 
 
 def test_the_folder_is_in_the_home_of_v8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

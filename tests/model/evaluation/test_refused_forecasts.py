@@ -33,9 +33,7 @@ def test_g6_every_other_shape_of_candles_is_refused(make_span, shape: tuple[int,
 @pytest.mark.parametrize("task", ["bands", "volatility"])
 def test_g6_another_shape_of_any_task_is_refused(make_span, task: str) -> None:
     span = make_span()
-    with pytest.raises(
-        SeriesError, match=rf"forecast of {task}: has the shape of its actual values, \(7, 3, \d\)"
-    ):
+    with pytest.raises(SeriesError, match=rf"forecast of {task}: .*, \(7, 3, \d\)"):
         evaluate(span, {**span.model, task: span.model[task][:, :1]})
 
 
@@ -73,7 +71,5 @@ def test_other_tasks_than_those_of_the_profile_are_refused(
 ) -> None:
     span = make_span()
     model = {task: span.model.get(task, np.ones((7, 3, 1))) for task in tasks}
-    with pytest.raises(
-        SeriesError, match=rf"model: forecasts the tasks of its profile \(bands, ohlc, .*got {got}\."
-    ):
+    with pytest.raises(SeriesError, match=rf"model: .* \(bands, ohlc, .*got {got}\."):
         evaluate(span, model)

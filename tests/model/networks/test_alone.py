@@ -89,7 +89,5 @@ def test_random_draws_go_on_from_the_seed_of_the_layer() -> None:
 def test_weights_that_are_not_trained_are_refused() -> None:
     x = keras.Input((7, 6))
     plain = keras.Model(x, L.BatchNormalization(name="norm")(x))
-    with pytest.raises(
-        SeriesError, match="layer norm: the layers of a network may have trainable weights only"
-    ):
+    with pytest.raises(SeriesError, match=r"layer norm: .*trainable weights only"):
         stack(plain, 1)

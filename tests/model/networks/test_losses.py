@@ -25,7 +25,7 @@ def test_g6_a_silent_broadcast_is_impossible() -> None:
     forecast = np.zeros((5, 1, 4), np.float32)
     with pytest.raises(
         ValueError,
-        match=r"ohlc: actual values and forecast need one shape; got \(5, 1, 1, 4\) and \(5, 1, 4\)",
+        match=r"ohlc: .*one shape; got \(5, 1, 1, 4\) and \(5, 1, 4\)",
     ):
         loss("mse", actual, forecast)
 

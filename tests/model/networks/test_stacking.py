@@ -241,7 +241,7 @@ def test_loops_for_a_gpu_round_the_factors_of_products_alone():
 
 
 def test_a_trip_of_one_step_and_other_cells_are_refused():
-    with pytest.raises(ValueError, match="a trip has at least 2 steps; got 1"):
+    with pytest.raises(ValueError, match="at least 2 steps; got 1"):
         in_trips(LSTM, 1)
     with pytest.raises(ValueError, match="needs LSTM or GRU"):
         in_trips(in_trips(LSTM, 2), 2)
@@ -301,28 +301,28 @@ def test_masks_are_uniform_and_uncorrelated():
 def test_a_layer_without_a_twin_is_refused_by_name():
     x = keras.Input((STEPS, CHANNELS))
     model = keras.Model(x, L.Conv1D(4, 3, name="odd")(x))
-    with pytest.raises(ValueError, match="odd: must be a layer with a stacked twin; got Conv1D"):
+    with pytest.raises(ValueError, match=r"odd: .*; got Conv1D"):
         fleet_of([model, model])
 
 
 def test_an_option_without_support_is_refused_by_name():
     x = keras.Input((STEPS, CHANNELS))
     model = keras.Model(x, L.LSTM(4, recurrent_dropout=0.1, name="odd")(x))
-    with pytest.raises(ValueError, match=r"odd: a stacked LSTM needs recurrent_dropout = 0; got 0\.1"):
+    with pytest.raises(ValueError, match=r"odd: .* recurrent_dropout = 0; got 0\.1"):
         fleet_of([model, model])
 
 
 def test_a_normalization_over_other_axes_than_the_last_is_refused():
     x = keras.Input((STEPS, CHANNELS))
     model = keras.Model(x, L.LayerNormalization(axis=1, name="odd")(x))
-    with pytest.raises(ValueError, match=r"odd: a stacked LayerNormalization needs the last axis; got \[1\]"):
+    with pytest.raises(ValueError, match=r"odd: .* LayerNormalization .*; got \[1\]"):
         fleet_of([model, model])
 
 
 def test_an_operation_along_an_axis_counted_from_the_first_is_refused():
     x = keras.Input((STEPS, CHANNELS))
     model = keras.Model(x, ops.take(x, [0], axis=1))
-    with pytest.raises(ValueError, match=r"must be an operation without axes, or .*; got Take with axis = 1"):
+    with pytest.raises(ValueError, match=r"operation without axes, .*; got Take with axis = 1"):
         fleet_of([model, model])
 
 

@@ -192,7 +192,7 @@ def test_a_member_that_diverges_stops_with_a_reason_and_the_others_go_on(
     sick.inputs_NF[100] = np.nan
     results = fleet_fit([series[0], sick, series[2]], trainer)
     assert isinstance(results[1], DivergedError)
-    assert str(results[1]).startswith("ETHUSDT-15m: the training loss must be a finite number; got nan")
+    assert str(results[1]).startswith("ETHUSDT-15m: the training loss ") and "; got nan" in str(results[1])
     for place in (0, 2):
         healthy = fleet[place]
         same = results[place]

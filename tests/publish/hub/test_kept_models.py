@@ -99,7 +99,7 @@ def test_a_model_of_another_profile_cannot_stay_beside_and_prune_is_named(hub: A
     publish_run(old)
     with pytest.raises(
         PublishError,
-        match=r"the profile of the run, aligned .* got 1 of another: BTCUSDT-15m\. .* with --prune",
+        match=r"aligned .* got 1 of another: BTCUSDT-15m\. .* --prune",
     ):
         publish_run(make_run(["ETHUSDT-1h"]))
     assert len(hub.commits(REPO)) == 1
@@ -126,7 +126,7 @@ def test_metadata_that_was_changed_without_changing_its_size_is_not_vouched_for(
     publish_run(make_run(["BTCUSDT-15m", "ETHUSDT-1h"]))
     path = "models/BTCUSDT-15m/metadata.json"
     hub.commit(REPO, {path: hub.files(REPO)[path].replace(b"61.0", b"16.0")})
-    with pytest.raises(PublishError, match=r"metadata\.json: a model .* stays as it was published"):
+    with pytest.raises(PublishError, match=r"metadata\.json: a model .* stays as "):
         publish_run(make_run(["ETHUSDT-1h"]))
 
 

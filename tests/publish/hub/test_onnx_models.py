@@ -116,10 +116,10 @@ def test_a_file_that_is_missing_changed_or_no_forecaster_is_not_published(
     model = tiny_model(SERIES)
     model.graph.node[0].domain = "com.microsoft"
     file.write_bytes(model.SerializeToString())
-    with pytest.raises(ArtifactError, match=r"model\.onnx: must be the file whose sha256"):
+    with pytest.raises(ArtifactError, match=r"model\.onnx: .* sha256"):
         stage_run(run, tmp_path / "changed", REPO)
     make_run.change(run, SERIES, onnx_sha256=digest_file(file))
-    with pytest.raises(ArtifactError, match=r"must be an ONNX file .* whose node has a field"):
+    with pytest.raises(ArtifactError, match=r"an ONNX file .* has a field"):
         stage_run(run, tmp_path / "foreign", REPO)
     file.unlink()
     with pytest.raises(ArtifactError, match=r"model\.onnx: must be a file"):

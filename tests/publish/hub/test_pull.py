@@ -247,7 +247,7 @@ def test_offline_nobody_is_asked(way: str, published: Any, monkeypatch: pytest.M
     if way == "environment":
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     pulled = fetch(SERIES, is_offline=way == "flag")
-    assert (pulled.revision, pulled.why_cached) == (commit, "the Hub was not asked")
+    assert pulled.revision == commit and "was not asked" in pulled.why_cached
     assert published.count() == 0
 
 
@@ -306,7 +306,7 @@ def said(error: BaseException) -> str:
             "someone/secret",
             None,
             "stranger",
-            r"someone/secret: .*user may read; got the answer .*whose",
+            r"someone/secret: .*user may read; .*whose",
         ),
         (
             REPO,

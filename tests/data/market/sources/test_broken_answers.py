@@ -69,7 +69,7 @@ def test_an_answer_that_never_ends_is_tried_again_and_then_a_sentence(
     begun_s = time.monotonic()
     with (
         closing(RawServer(pieces, repeats=repeats, stays=True)) as server,
-        pytest.raises(DataError, match=rf"must be downloaded within {NUM_TRIES} tries; got a broken connect"),
+        pytest.raises(DataError, match=rf"within {NUM_TRIES} tries; got a broken"),
     ):
         downloader.fetch(f"{server.url}/a", max_bytes=1_000)
     assert time.monotonic() - begun_s < LATEST_S
@@ -82,7 +82,7 @@ def test_no_try_begins_that_could_end_after_the_limit_of_a_file(monkeypatch: pyt
     with (
         closing(RawServer([], stays=True)) as server,
         closing(Downloader("V8_VISION_URL", limits=limits)) as downloader,
-        pytest.raises(DataError, match=r"within 0\.8 s; got a broken connection .*, number 1\."),
+        pytest.raises(DataError, match=r"within 0\.8 s; got a broken .*, number 1\."),
     ):
         downloader.fetch(f"{server.url}/a", max_bytes=1_000)
     assert server.num_connections == 1
@@ -114,7 +114,7 @@ def test_the_body_of_a_redirect_is_not_read(downloader: Downloader) -> None:
     endless = [answer("Location: /a", "Content-Encoding: gzip", status="302 Found", body=b""), b"x" * 65_536]
     with (
         closing(RawServer(endless, repeats=True)) as server,
-        pytest.raises(DataError, match="must be an address that can be requested; got Exceeded 3 redirects"),
+        pytest.raises(DataError, match="; got Exceeded 3 redirects"),
     ):
         downloader.fetch(f"{server.url}/a", max_bytes=1_000)
 

@@ -325,7 +325,7 @@ def test_a_volume_that_is_missing_everywhere_is_none(
     candles = read(tmp_path)
     assert (len(candles), candles.has_volume) == (NUM_BARS, False)
     put_rows(tmp_path, [[*row[:5], "many"] for row in rows_of(*(frame[name] for name in COLUMNS))])
-    assert "such as many in volume" in refusal(tmp_path).got
+    assert "many in volume" in refusal(tmp_path).got
 
 
 # --- bars that are not closed ----------------------------------------------------------------------------
@@ -497,7 +497,7 @@ def test_date_and_time_apart_without_a_header_are_to_be_joined(tmp_path: Path, s
     row = ["2024.01.01", "00:00", *"11111"]
     (tmp_path / "BTCUSDT-1h.csv").write_text(f"{separator.join(row)}\n")
     error = refusal(tmp_path)
-    assert "2024.01.01" in error.got and "date and time in one column" in error.fix
+    assert "2024.01.01" in error.got and "time in one column" in error.fix
 
 
 @pytest.mark.parametrize("clock", ["%H:%M:%S", "%H:%M", "%H%M%S"])

@@ -49,7 +49,7 @@ def test_g9_a_missing_file_is_an_error_and_never_a_random_walk(tmp_path, frame, 
     frame.to_csv(tmp_path / name, index=False)
     with pytest.raises(
         DataError,
-        match=rf"BTCUSDT-1h from files: needs a file \(.csv, .*\) with BTCUSDT-1h in .*; got {name}\.",
+        match=rf"BTCUSDT-1h from files: .*\(.csv, .*\) with BTCUSDT-1h in .*; got {name}\.",
     ):
         read(tmp_path)
 

@@ -76,7 +76,7 @@ def test_what_the_store_holds_is_read_again_without_asking_anybody(
     first = LiveSource().candles(SERIES, 300, end_s)
     exchange.requests.clear()
     assert LiveSource().cached(SERIES, 300, end_s).digest == first.digest
-    with pytest.raises(DataError, match="ETHUSDT-15m from live: needs candles that are kept on this"):
+    with pytest.raises(DataError, match=r"ETHUSDT-15m from live: .*; got none"):
         LiveSource().cached(Series("ETHUSDT", "15m"), 300, end_s)
     assert exchange.requests == []
     monkeypatch.setenv("V8_VISION_URL", f"{exchange.url}/elsewhere")
@@ -161,7 +161,7 @@ def test_an_end_in_the_past_is_served_from_the_store_or_from_the_archive(exchang
     again = LiveSource().candles(SERIES, 100, end_s + 7)
     assert again.digest == candles.digest
     require_cold(LiveSource().candles(SERIES, 3_000), exchange, 3_000)
-    with pytest.raises(DataError, match=r"opens at or before .*; got the first one at 2024-07-24"):
+    with pytest.raises(DataError, match=r"; got .* 2024-07-24"):
         LiveSource().candles(SERIES, 100, START_S - BAR_S)
 
 
@@ -262,7 +262,7 @@ def test_a_known_price_that_is_suddenly_told_otherwise_refuses_the_newest_beside
     LiveSource().candles(SERIES, 500)
     exchange.now_s += BAR_S
     exchange.faults = [ApiFault(rows=times(900.0, num_rows=4))]
-    with pytest.raises(DataError, match=r"BTCUSDT-15m: a price stays the same, .* got a close"):
+    with pytest.raises(DataError, match=r"BTCUSDT-15m: .*; got a close"):
         LiveSource().candles(SERIES, 500)
     require_cold(LiveSource().candles(SERIES, 500), exchange, 500)
 
@@ -372,7 +372,7 @@ def test_an_archive_out_of_reach_is_a_note_where_it_is_not_needed(exchange) -> N
     exchange.now_s = NOW_S
     exchange.has_archive = False
     (updated,) = LiveSource().update([SERIES], 900)
-    assert updated.note.startswith("not compared with the archive: BTCUSDT-15m from vision: needs a zip")
+    assert "not compared with the archive: BTCUSDT-15m from vision: " in updated.note
 
 
 @pytest.mark.parametrize("num_kept", [0, 500])
@@ -393,7 +393,7 @@ def test_a_series_that_the_archive_lacks_comes_from_the_api_alone(exchange, num_
 
 def test_a_series_that_neither_archive_nor_api_has_is_one_sentence(exchange) -> None:
     exchange.has_archive = False
-    with pytest.raises(DataError, match=r"BTCUSDT-1h from rest: needs a candle .* none that the exchange"):
+    with pytest.raises(DataError, match=r"BTCUSDT-1h from rest: .*; got none "):
         LiveSource().candles(Series("BTCUSDT", "1h"), 1_500)
 
 
@@ -438,7 +438,7 @@ def test_a_value_that_was_changed_in_the_store_is_damage(exchange, home, caplog)
     )
     pq.write_table(changed.replace_schema_metadata(table.schema.metadata), path)
     require_cold(LiveSource().candles(SERIES, 500), exchange, 500)
-    assert "its rows are not those that were written" in caplog.text
+    assert "its rows are not" in caplog.text
 
 
 def test_a_store_that_cannot_be_written_costs_one_line_and_requests(
@@ -451,7 +451,7 @@ def test_a_store_that_cannot_be_written_costs_one_line_and_requests(
         require_cold(LiveSource().candles(SERIES, 500), exchange, 500)
     assert len(exchange.klines_requests()) == 2
     assert caplog.text.count("\n") == 1
-    assert "Nothing is kept in the cache" in caplog.text
+    assert "Nothing is kept" in caplog.text
 
 
 def test_two_markets_never_mix(exchange, home, valid_frame, monkeypatch) -> None:
@@ -555,6 +555,6 @@ def test_a_store_that_cannot_be_written_is_refused_where_it_is_to_be_filled(
     place = tmp_path / "a file of the user"
     place.write_text("mine")
     monkeypatch.setenv("V8_HOME", str(place))
-    with pytest.raises(StorageError, match="must be written; got Not a directory"):
+    with pytest.raises(StorageError, match="; got Not a directory"):
         update_store(LiveSource(), [SERIES], 100, accept_revisions=False)
     assert not exchange.klines_requests()

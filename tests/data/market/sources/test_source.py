@@ -51,13 +51,13 @@ def test_files_need_a_folder():
 
 
 def test_files_need_a_folder_that_exists(tmp_path):
-    with pytest.raises(ProfileError, match="nowhere, which is no folder"):
+    with pytest.raises(ProfileError, match=r"got .*nowhere, "):
         open_source("files", data_dir=tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("name", ["vision", "live", "rest", "hub", "yfinance", "demo"])
 def test_a_folder_without_use_is_refused_and_not_ignored(name, tmp_path):
-    with pytest.raises(ProfileError, match=f"only the source files reads a folder; got --source {name}"):
+    with pytest.raises(ProfileError, match=f"; got --source {name}"):
         open_source(name, data_dir=tmp_path)
 
 

@@ -80,19 +80,19 @@ def test_rows_of_the_archive_may_be_parted_by_semicolons_and_end_in_cr(
         (HEADER.encode() + b'1518048000,"1,1,1,1,1\n' * 9, "must be a CSV"),
         (
             HEADER.encode() + b"1518048000,True,True,True,True,True\n",
-            "1 of 1, mostly values that are missing",
+            "got 1 of 1, mostly values",
         ),
         (HEADER.encode() + b"1518048000,1e300,1e300,1e300,1e300,1\n", "not numbers or beyond 1e18"),
         (HEADER.encode() + b"1518048000,1e-300,1e-300,1e-300,1e-300,1\n", "prices not above zero"),
         (HEADER.encode() + b"1518048000,-1,-1,-1,-1,-1\n", "prices not above zero"),
-        (HEADER.encode() + b"1518048000,inf,inf,inf,inf,inf\n", "1 of 1, mostly values that are missing"),
-        (HEADER.encode() + b"1518048000,1_0,1_0,1_0,1_0,1\n", "1 of 1, mostly values that are missing"),
+        (HEADER.encode() + b"1518048000,inf,inf,inf,inf,inf\n", "got 1 of 1, mostly values"),
+        (HEADER.encode() + b"1518048000,1_0,1_0,1_0,1_0,1\n", "got 1 of 1, mostly values"),
         (HEADER.encode() + b"1518048000," + b"9" * 5_000 + b",1,1,1,1\n", "1 of 1, mostly values that"),
         (HEADER.encode() + b"9" * 5_000 + b",1,1,1,1,1\n", "got 1 of 1 others: 9999"),
         (HEADER.encode() + b"300000-01-01,1,1,1,1,1\n", "got 1 of 1 others: 300000-01-01"),
         (HEADER.encode() + b"0001-01-01,1,1,1,1,1\n", "got 1 of 1 others: 0001-01-01"),
         (HEADER.encode() + b"true,1,1,1,1,1\n", "got 1 of 1 others: True"),
-        (HEADER.replace("close", "c\x1b[31m\x07").encode(), "needs one column close; got none among"),
+        (HEADER.replace("close", "c\x1b[31m\x07").encode(), "column close; got none among"),
         (b"sep=;\n" + HEADER.encode(), "got 1 columns that begin open_time,open"),
     ],
 )
@@ -115,9 +115,7 @@ def test_a_quote_in_a_column_that_nobody_reads_hides_no_row(
     changed[60] = f"{changed[60].partition(chr(34))[0]}{quoted[::-1]}"
     (tmp_path / "BTCUSDT-1h.csv").write_text("\n".join(changed))
     if quoted.startswith('"'):
-        assert "got unexpected end of data in line 41" in sentence(tmp_path) or "in line 41" in sentence(
-            tmp_path
-        )
+        assert "in line 41" in sentence(tmp_path)
     else:
         assert "in line 61" in sentence(tmp_path)
 
@@ -135,7 +133,7 @@ def test_what_is_no_file_is_never_opened_or_never_waited_for(tmp_path: Path) -> 
     (tmp_path / "BTCUSDT-1h.parquet").mkdir()
     os.mkfifo(tmp_path / "BTCUSDT-1h.csv")
     (tmp_path / "BTCUSDT-1h-b.csv").symlink_to("/dev/zero")
-    assert "got no candle file at all" in sentence(tmp_path)
+    assert "got no candle file" in sentence(tmp_path)
     with (tmp_path / "BTCUSDT-1h-c.csv").open("wb") as stream:
         stream.truncate(2**40)
     assert "got 1,099,511,627,776 bytes, where at most 1,073,741,824 are read" in sentence(tmp_path)
@@ -209,13 +207,11 @@ def test_a_parquet_of_other_types_is_one_sentence(tmp_path: Path, frame: pd.Data
 def test_a_small_parquet_cannot_ask_for_much_memory(tmp_path: Path) -> None:
     rows = pa.array(np.zeros(20_000_001, dtype=np.int8)).dictionary_encode().cast(pa.int8())
     put(tmp_path, open_time=rows, open=rows, high=rows, low=rows, close=rows, volume=rows)
-    assert "holds at most 20,000,000 rows of numbers, times or text; got 20,000,001 rows" in sentence(
-        tmp_path
-    )
+    assert "; got 20,000,001 rows" in sentence(tmp_path)
     content = (tmp_path / "BTCUSDT-1h.parquet").read_bytes()
     for length in (0, 3, 8, len(content) // 2, len(content) - 1):
         (tmp_path / "BTCUSDT-1h.parquet").write_bytes(content[:length])
-        assert "must be a Parquet file" in sentence(tmp_path)
+        assert "a Parquet file" in sentence(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["open_time", "open", "volume"])
