@@ -148,7 +148,7 @@ def test_a_comparison_never_replaces_files_that_none_wrote(content: str, tmp_pat
         folder = tmp_path / kind
         folder.mkdir()
         (folder / f"compare.{kind}").write_text(content)
-        process = call("compare-profiles", *DEMO, "--out", str(folder))
+        process = call("compare-profiles", "aligned", *DEMO, "--out", str(folder))
         told = require_one_line(process)
         assert re.search(f"--out: .*; got another file at {folder}/compare.", told)
         assert "--overwrite" in told

@@ -18,11 +18,13 @@ from typing import Any
 import pytest
 import yaml
 
-from v8.annexes.comparison.comparing import all_profiles
+from v8.annexes.comparison.comparing import check_places
 from v8.annexes.comparison.measurement import profile_order
+from v8.annexes.comparison.options import ComparisonOptions
+from v8.base.errors import ProfileError
 from v8.model.baselines.baselines import called
 from v8.model.evaluation.evaluation import Evaluation
-from v8.profile.profile import Profile, load_profile, profile_names
+from v8.profile.profile import Profile, load_profile
 
 REPOSITORY = Path(__file__).parents[3]
 BARS = 700
@@ -273,9 +275,11 @@ def test_two_profiles_of_one_name_are_refused(place: Path) -> None:
     assert "; got plain 2 times" in wrong.stderr
 
 
-def test_all_shipped_profiles_are_compared_unless_told_which_and_aligned_is_what_ratios_refer_to() -> None:
-    assert sorted(all_profiles()) == profile_names()
-    assert all_profiles()[-1] == "aligned"
+def test_without_names_nothing_is_compared() -> None:
+    for options in (ComparisonOptions(), ComparisonOptions(folds=2)):
+        with pytest.raises(ProfileError) as error:
+            check_places(options)
+        assert (error.value.where, error.value.got) == ("param:profiles", "none")
 
 
 SHIPPED = ("frontier", "range_paths", "aligned")

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Final
 from v8.annexes.comparison.naming import formulas_of
 from v8.annexes.comparison.options import ComparisonOptions
 from v8.base.errors import ProfileError
+from v8.base.invocation import command
 from v8.base.own_files import require_own
 from v8.data.market.series import Series
 from v8.data.market.sources.source import CandleSource, SeriesLister, open_source
-from v8.profile.profile import Profile, load_profile, profile_names
+from v8.profile.profile import Profile, load_profile
 from v8.runs.options import (
     chosen_series,
     contradiction,
@@ -27,12 +28,6 @@ if TYPE_CHECKING:
     from v8.runs.options import Placement
 
 COMPARED_SERIES: Final = ("BTCUSDT-15m", "BTCUSDT-1h")
-REFERENCE: Final = "aligned"
-
-
-def all_profiles() -> list[str]:
-    """List every shipped profile, the one that ratios refer to last."""
-    return [*sorted({*profile_names()} - {REFERENCE}), REFERENCE]
 
 
 @dataclass(frozen=True)
@@ -60,7 +55,7 @@ class PreparedComparison:
             V8Error: If one of the options cannot mean anything, or what it names is not there.
         """
         source = open_source(options.source, data_dir=options.data_dir)
-        profiles = [load_profile(name) for name in options.profiles or all_profiles()]
+        profiles = [load_profile(name) for name in options.profiles]
         require_covariate_files(profiles, options.tables)
         requested = chosen_series(options.series, options.universe)
         if requested is None and not isinstance(source, SeriesLister):
@@ -114,7 +109,8 @@ def check_places(options: ComparisonOptions) -> list[Path]:
     There are none where profiles are compared.
 
     Raises:
-        ProfileError: If options contradict each other, or `out` is no folder, or holds files of others.
+        ProfileError: If nothing is named, options contradict each other, or `out` is no folder, or holds
+            files of others.
     """
     from v8.annexes.comparison.page import comparison_files  # noqa: PLC0415 - see the top
 
@@ -127,6 +123,14 @@ def check_places(options: ComparisonOptions) -> list[Path]:
         raise ProfileError(where="param:out", rule="is a folder", got=f"the file {out}", fix=fix)
     for file in comparison_files(out):
         require_own("param:out", file, is_overwriting=options.overwrite)
+    if not options.profiles:
+        words = ("frontier", "aligned", "--series", COMPARED_SERIES[0])
+        raise ProfileError(
+            where="param:profiles",
+            rule="names the profiles, or the runs, that are compared",
+            got="none",
+            fix=f"Write for example {command('compare-profiles', *words)}",
+        )
     return [Path(name) for name in options.profiles if is_run(name)]
 
 

@@ -14,7 +14,7 @@ class ComparisonOptions(Options):
     profiles: Annotated[
         tuple[str, ...],
         Flag(
-            "Or runs, baselines, files of forecasts. Default: all.",
+            "Or runs, baselines, files of forecasts.",
             "NAME|FILE|RUN ...",
             names=("--profiles", "--profile", "--run"),
         ),
