@@ -138,7 +138,12 @@ def test_what_is_no_forecast_is_refused(trained_run: Any, profile: Profile, data
     assert "got 'nobody'" in refused("nobody")
     assert "got 'other'" in refused(Halfway(), about={"other": {}})
     assert "got {'license': 'mit'}" in refused(Halfway(), about={"model": {"license": "mit"}})
+    for fact in ({"could_know_candles": "no"}, {"licence": 1}, {"kind": None}, {"trained_until": "NaT"}):
+        assert f"got {next(iter(fact.values()))!r}" in refused(Halfway(), about={"model": fact})
     assert "got ETHUSDT-15m" in refused(Halfway(), candles={SERIES: raw}, series="ETHUSDT-15m")
+    for name in ("naive", reference_baseline("ohlc"), reference_baseline("volatility")):
+        assert f"called {name}" in refused({name: Halfway()})
+    assert "called naive" in refused({"naive": frame}) and "called naive" in refused({"naive": "ewma"})
 
     class Narrow(Halfway):
         def predict(self, dataset: Any, verbose: int = 0) -> Any:
@@ -243,12 +248,16 @@ def test_what_one_method_lacks_is_left_out_for_all(trained_run: Any, profile: Pr
 def test_until_when_a_plug_in_was_trained_is_unknown_until_somebody_says(
     trained_run: Any, profile: Profile
 ) -> None:
+    fits = []
+
     def fit(train: Any, scaling: Any) -> Any:
+        fits.append(train)
         return lambda span: {"ohlc": 1.001 * span.naive["ohlc"]}
 
     BASELINES.register(Baseline("foreign", "A model of others.", "a toy of this test", fit))
-    board = v8.evaluate({"theirs": "foreign", "ewma": "ewma"}, trained_run.candles, profile)
-    assert set(board.table.loc[board.table["method"] == "theirs", "task"]) == {"ohlc"}
+    methods = {"theirs": "foreign", "again": "foreign", "ewma": "ewma"}
+    board = v8.evaluate(methods, trained_run.candles, profile)
+    assert set(board.table.loc[board.table["method"] == "theirs", "task"]) == {"ohlc"} and len(fits) == 1
     assert board.methods.loc["theirs", ["trained_until", "could_know_candles"]].tolist() == ["", "unknown"]
     about = {"theirs": {"trained_until": "2000-01-01", "licence": "apache-2.0"}}
     told = v8.evaluate({"theirs": "foreign"}, trained_run.candles, profile, about=about)

@@ -64,7 +64,8 @@ class Method:
         """Return it with what the user says of it.
 
         Raises:
-            ArgumentError: If that is no mapping from `_FACTS` to texts, or for `could_know_candles` a truth.
+            ArgumentError: If that is no mapping from `_FACTS` to texts, a date, and for `could_know_candles`
+                True, False or None.
         """
         if not isinstance(facts, Mapping) or not {*facts} <= {*_FACTS}:
             raise _wrong_fact(name, f"is a mapping with keys among {', '.join(_FACTS)}", repr(facts)[:60])
@@ -72,10 +73,15 @@ class Method:
         trained_until = content.pop("trained_until", None)
         if trained_until is not None:
             try:
-                moment = pd.Timestamp(trained_until)
+                content["trained_until_s"] = int(pd.Timestamp(trained_until).timestamp())
             except (TypeError, ValueError) as error:
                 raise _wrong_fact(name, "has a date as trained_until", repr(trained_until)[:60]) from error
-            content["trained_until_s"] = int(moment.timestamp())
+        for key in ("kind", "licence"):
+            if not isinstance(content.get(key, ""), str):
+                raise _wrong_fact(name, f"has a text as {key}", repr(content[key])[:60])
+        knew = content.get("could_know_candles")
+        if knew is not None and not isinstance(knew, bool):
+            raise _wrong_fact(name, "has True, False or None as could_know_candles", repr(knew)[:60])
         return replace(self, **content)
 
     def knew(self, first_close_s: int) -> str:

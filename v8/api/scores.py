@@ -8,7 +8,7 @@ arrays of shape (N, H) by column in the unit of the column; NaN where it forecas
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -111,6 +111,8 @@ def evaluate(
     if max(names.values()) > 1:
         rule = "has a name for each method"
         raise _refused(rule, f"{listed([name for name in names if names[name] > 1])} several times")
+    for entrant in entrants:
+        _require_own_names(entrant)
     has_plain_frames = any(isinstance(each, _OfFrame) and each.is_of_one_column for each in entrants)
     columns = _columns(loaded, column or (CLOSE if has_plain_frames else None))
     by_series = []
@@ -179,7 +181,7 @@ def _market(
     return _Market([*frames], read_frame, frames)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Windows:
     """The windows of one series that are to be forecast: those of its test span."""
 
@@ -187,6 +189,14 @@ class _Windows:
     data: SeriesData
     columns: Sequence[str]  # that are evaluated
     market: _Market
+    _by_baseline: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def baseline(self, name: str) -> Mapping[str, Any]:
+        """Return the forecasts of a baseline by task, shape (N, H, C); it is fitted once."""
+        if name not in self._by_baseline:
+            fitted = BASELINES[name].fitted(self.data.spans["train"], self.data.scaling)
+            self._by_baseline[name] = fitted(self.span)
+        return self._by_baseline[name]
 
     @property
     def span(self) -> Span:
@@ -268,6 +278,20 @@ def _is_model(method: Any) -> bool:
 
 def _is_profile(name: str) -> bool:
     return name in profile_names() or (Path(name).suffix in (".yaml", ".yml") and Path(name).is_file())
+
+
+def _require_own_names(entrant: _Entrant) -> None:
+    """Refuse a method with the name of a baseline that every board has, unless it is that baseline."""
+    baselines = _on_every_board()
+    taken = baselines.intersection(entrant.names)
+    if taken and not (isinstance(entrant, _OfBaseline) and entrant.name == entrant.baseline):
+        rule = f"leaves the names {listed(sorted(baselines))} to the baselines that every board has"
+        raise _refused(rule, f"another method called {listed(sorted(taken))}", "Rename it")
+
+
+def _on_every_board() -> set[str]:
+    """Return the names of naive and of the best baseline of each task."""
+    return {NAIVE, *(reference_baseline(task) or NAIVE for task in TASKS)}
 
 
 def _columns(profile: Profile, column: str | None) -> list[str]:
@@ -355,8 +379,7 @@ class _OfBaseline:
         return [self.name]
 
     def forecast(self, windows: _Windows) -> Mapping[str, ByColumn]:
-        data = windows.data
-        by_task = BASELINES[self.baseline].fitted(data.spans["train"], data.scaling)(windows.span)
+        by_task = windows.baseline(self.baseline)
         return {self.name: windows.of_tasks({task: by_task[task] for task in self.tasks if task in by_task})}
 
     def note(self, data: SeriesData) -> Method:
@@ -437,7 +460,7 @@ def _frame_entrant(name: str, frame: pd.DataFrame, market: _Market) -> _OfFrame:
         frame = frame.rename(columns={"open_time": "ds"})
     columns = [str(column) for column in frame]
     # Naive and the best baselines are computed again, so that they are the same on every board.
-    computed = {NAIVE, *(reference_baseline(task) for task in TASKS)}
+    computed = _on_every_board()
     methods = [
         column
         for column in columns
