@@ -34,8 +34,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from v8.annexes.live.app.desk import ForecastService
+from v8.annexes.live.app.forecast_view import ForecastView
 from v8.annexes.live.app.guard import AccessPolicy
-from v8.annexes.live.app.page import ForecastView
 from v8.annexes.live.app.places import ModelSnapshot, month_before
 from v8.annexes.live.app.server import Site, make_application, make_server, open_listener
 from v8.api.issuing import IssuedForecast

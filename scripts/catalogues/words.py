@@ -108,12 +108,12 @@ REGISTERED: Final = (
 
 COMPOSED: Final = (
     Words(
-        "v8/publish/report/page.py",
+        "v8/publish/report/series_section.py",
         "An error and its unit, title of a column.",
         tuple(f"{kind} {unit}" for kind in ("MAE", "RMSE") for unit in _ERROR_UNITS),
     ),
-    Words("v8/publish/report/page.py", "The value of a fact that holds.", ("True",)),
-    Words("v8/annexes/live/app/page.py", FACT, ("train span", "validation span", "test span")),
+    Words("v8/publish/report/series_section.py", "The value of a fact that holds.", ("True",)),
+    Words("v8/annexes/live/app/forecast_view.py", FACT, ("train span", "validation span", "test span")),
 )
 """Words that code puts together."""
 
@@ -121,15 +121,25 @@ WRITTEN: Final = (
     Words(
         "v8/publish/report/page.py", TITLE, ("Series", "Reason", "direction, step 1", "best epoch", "time")
     ),
-    Words("v8/publish/report/page.py", TITLE, ("model's MAE ÷ its", "p of it", "model's RMSE ÷ its")),
-    Words("v8/publish/report/page.py", TITLE, ("model's CRPS ÷ its", "inputs", "span", "rows")),
-    Words("v8/publish/report/page.py", TITLE, ("step", "hit rate", "closes that rose", "windows counted")),
-    Words("v8/publish/report/page.py", TITLE, ("worth, independent", "actual values flat", "forecast flat")),
-    Words("v8/publish/report/page.py", TITLE, ("slope", "intercept")),
+    Words(
+        "v8/publish/report/series_section.py", TITLE, ("model's MAE ÷ its", "p of it", "model's RMSE ÷ its")
+    ),
+    Words("v8/publish/report/series_section.py", TITLE, ("model's CRPS ÷ its", "inputs", "span", "rows")),
+    Words(
+        "v8/publish/report/series_section.py",
+        TITLE,
+        ("step", "hit rate", "closes that rose", "windows counted"),
+    ),
+    Words(
+        "v8/publish/report/series_section.py",
+        TITLE,
+        ("worth, independent", "actual values flat", "forecast flat"),
+    ),
+    Words("v8/publish/report/series_section.py", TITLE, ("slope", "intercept")),
     Words(
         "v8/publish/report/page.py", FACT, ("profile digest", "charts", "candle source", "started", "command")
     ),
-    Words("v8/publish/report/page.py", STAGE, ("all",)),
+    Words("v8/publish/report/series_section.py", STAGE, ("all",)),
     Words("v8/runs/stages.py", STAGE, ("candles", "features", "windows", "evaluate", "save", "compile")),
     Words("v8/model/training/trainer.py", STAGE, ("build", "compile", "train", "validate")),
     Words("v8/publish/report/figures.py", "Candles that a line is about.", ("train", "validation")),
@@ -150,7 +160,7 @@ WRITTEN: Final = (
     Words(
         "v8/annexes/comparison/page.py", "What is counted; its number comes before it.", ("repeat", "epoch")
     ),
-    Words("v8/annexes/live/app/page.py", "What is counted; its number comes before it.", ("day",)),
+    Words("v8/annexes/live/app/record_part.py", "What is counted; its number comes before it.", ("day",)),
     Words("v8/annexes/comparison/page.py", TITLE, ("Profile",)),
     Words("v8/annexes/trading/page.py", TITLE, ("rule, unit", "best alternative", "its gain", "its score")),
     Words("v8/annexes/trading/page.py", TITLE, ("no forecast", "perfect foresight", "p, corrected")),
@@ -174,7 +184,7 @@ WRITTEN: Final = (
     ),
     Words("v8/annexes/trading/rules.py", FIGURE, ("lost by stops (−: gained), bps a trade",)),
     Words("v8/annexes/live/app/tiles.py", "How much the price moves.", ("calm", "usual", "wild", "unknown")),
-    Words("v8/annexes/live/app/page.py", TITLE, ("opens, UTC",)),
+    Words("v8/annexes/live/app/forecast_view.py", TITLE, ("opens, UTC",)),
     Words(
         "v8/annexes/live/app/answers.py",
         FACT,

@@ -30,7 +30,7 @@ from v8.model.baselines.ranges import drawn_paths, fit_formulas
 from v8.profile.profile import Profile
 from v8.publish.hub.opening import open_place
 from v8.publish.report.card import model_card
-from v8.publish.report.page import series_body
+from v8.publish.report.series_section import series_body
 from v8.runs.jobs import ArtifactSettings, Job
 from v8.runs.local import InProcessEngine
 from v8.runs.observers import RunObserver

@@ -15,8 +15,8 @@ from ledger_entries import ISSUER, made_entry, made_score
 
 import v8
 from v8.annexes.live.app import answers
-from v8.annexes.live.app.page import whole_record_part
 from v8.annexes.live.app.places import ModelSnapshot
+from v8.annexes.live.app.record_part import whole_record_part
 from v8.annexes.live.ledger.database import Ledger
 from v8.annexes.live.ledger.record import (
     LiveRecord,

@@ -20,7 +20,8 @@ from v8.forecaster.series_artifact import ForecastSample
 from v8.model.evaluation.evaluation import Evaluation
 from v8.model.evaluation.leaderboard import TrainingHistory, rank_results, read_result
 from v8.profile.profile import load_profile
-from v8.publish.report.page import RunPage, series_body
+from v8.publish.report.page import RunPage
+from v8.publish.report.series_section import series_body
 from v8.runs.run_folder import RUN_FORMAT, RunRecord
 
 Maker = Callable[..., dict[str, Any]]

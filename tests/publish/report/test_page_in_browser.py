@@ -18,7 +18,8 @@ from v8.base.wording import number, spaced
 from v8.forecaster.series_artifact import ForecastSample, SampledForecast
 from v8.model.evaluation.evaluation import Evaluation
 from v8.model.evaluation.leaderboard import rank_results, read_result
-from v8.publish.report.page import RunPage, series_body
+from v8.publish.report.page import RunPage
+from v8.publish.report.series_section import series_body
 from v8.runs.run_folder import RunRecord
 
 NAMES = ("AUSDT-1h", "BUSDT-1h")

@@ -15,14 +15,8 @@ from v8.base.language import language
 from v8.base.storage import write_text
 from v8.model.evaluation.leaderboard import rank_results, read_result
 from v8.publish.report.markup import Html, element, plotly_library
-from v8.publish.report.page import (
-    MOST_IN_ONE_FILE,
-    RunPage,
-    section_file,
-    series_body,
-    series_section,
-    write_section,
-)
+from v8.publish.report.page import MOST_IN_ONE_FILE, RunPage
+from v8.publish.report.series_section import section_file, series_body, series_section, write_section
 from v8.runs.run_folder import RunRecord
 
 HOSTILE = "</script><script>document.title = 'taken'</script><img src=x onerror=\"document.title = 'taken'\">"

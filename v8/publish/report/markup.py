@@ -6,8 +6,8 @@ A page is self-contained: nothing is fetched. A content security policy allows t
 their digest and no other, so even text that was taken for markup by mistake could not run. A chart is drawn
 when it first becomes visible, those in a folded section when the section opens, so that a page of forty
 series opens quickly. On a page of more series a section is loaded from its own file at that moment
-(`v8.publish.report.page`); then the policy allows the page's own scripts, and nothing else, to load another
-script.
+(`v8.publish.report.series_section`); then the policy allows the page's own scripts, and nothing else, to
+load another script.
 
 The page counts the charts it draws and the errors that occur in `data-charts` and `data-errors` of its root
 element, where a test in a browser reads them. An address that ends in `#all` opens every section, one that

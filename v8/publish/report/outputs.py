@@ -33,7 +33,7 @@ from v8.model.evaluation import leaderboard
 from v8.model.evaluation.bootstrap import ErrorInterval
 from v8.model.evaluation.leaderboard import LeaderboardRow, SeriesResult
 from v8.model.evaluation.verdict import Verdicts, verdicts_of
-from v8.publish.report import page
+from v8.publish.report import page, series_section
 from v8.publish.report.markup import DEMO_WARNING, Html
 from v8.publish.report.verdict import headline_intervals
 from v8.runs.events import Event, GettingReady, Note, PageWritten, RunSummary, SeriesOutcome
@@ -214,7 +214,7 @@ class RunOutputs:
             bodies: dict[str, Html | None] = {}
             for row in rows:
                 finished = read_finished(self._drawn[row.series].folder)
-                bodies[row.series] = page.series_body(
+                bodies[row.series] = series_section.series_body(
                     finished.metadata.result, finished.history, finished.sample
                 )
             translated = page.RunPage(record, rows, bodies, self._first_sample(record, rows), intervals)
@@ -258,13 +258,13 @@ class RunOutputs:
         """Return the body of a series' section; in a large run it goes into a file of its own."""
         result = finished.metadata.result
         if not page.is_in_files(record):
-            return page.series_body(result, finished.history, finished.sample)
-        draw = partial(page.series_body, result, finished.history, finished.sample)
+            return series_section.series_body(result, finished.history, finished.sample)
+        draw = partial(series_section.series_body, result, finished.history, finished.sample)
 
         def write_section(file: Path) -> None:
-            page.write_section(self._run, name, folder, draw, is_forced=self._redraws_all)
+            series_section.write_section(self._run, name, folder, draw, is_forced=self._redraws_all)
 
-        self._write_files({page.section_file(name): write_section})
+        self._write_files({series_section.section_file(name): write_section})
         return None
 
     def _write_files(self, writers: Mapping[str, Callable[[Path], None]]) -> None:

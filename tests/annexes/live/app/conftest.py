@@ -25,8 +25,8 @@ from module_file import load_module
 
 from v8.annexes.live.app.charts import ChartReader
 from v8.annexes.live.app.desk import ForecastService
+from v8.annexes.live.app.forecast_view import ForecastView
 from v8.annexes.live.app.guard import AccessPolicy
-from v8.annexes.live.app.page import ForecastView
 from v8.annexes.live.app.places import ForecastIssuer, ModelSource
 from v8.annexes.live.app.server import Site, make_application, make_server, open_listener
 from v8.data.market.series import Series

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from v8.annexes.live.app.charts import ChartReader
+from v8.annexes.live.ledger.coverage import Coverage, merge_coverages
 from v8.annexes.live.ledger.entries import ForecastCounts
-from v8.annexes.live.ledger.record import Coverage, LiveRecord, LiveSeries, LiveTask, merge_coverages
+from v8.annexes.live.ledger.record import LiveRecord, LiveSeries, LiveTask
 from v8.api.issuing import IssuedForecast
 from v8.model.evaluation.price_range import PriceRange
 from v8.model.evaluation.significance import BaselineComparison

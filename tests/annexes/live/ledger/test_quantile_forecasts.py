@@ -17,8 +17,9 @@ from outputs import write_outputs
 
 import v8
 from v8.annexes.live.app.charts import ChartReader, newest_apart, past_forecast
-from v8.annexes.live.app.page import ForecastView, record_part, whole_record_part
+from v8.annexes.live.app.forecast_view import ForecastView
 from v8.annexes.live.app.places import LedgerReader, ModelSource, PastMonth
+from v8.annexes.live.app.record_part import record_part, whole_record_part
 from v8.annexes.live.ledger.baselines import fit_baselines
 from v8.annexes.live.ledger.database import Ledger
 from v8.annexes.live.ledger.entries import score

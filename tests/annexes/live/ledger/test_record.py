@@ -10,16 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from v8.annexes.live.ledger.coverage import Coverage, merge_coverages
 from v8.annexes.live.ledger.database import Ledger
 from v8.annexes.live.ledger.entries import Entry, Issuer, Score
-from v8.annexes.live.ledger.record import (
-    MIN_DAYS,
-    Coverage,
-    LiveRecord,
-    live_board,
-    live_record,
-    merge_coverages,
-)
+from v8.annexes.live.ledger.record import MIN_DAYS, LiveRecord, live_board, live_record
 from v8.base.errors import ArtifactError
 from v8.model.evaluation.significance import corrected_p_values, diebold_mariano
 

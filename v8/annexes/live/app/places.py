@@ -17,14 +17,19 @@ from numpy.typing import NDArray
 
 from v8.annexes.live.ledger.database import Ledger
 from v8.annexes.live.ledger.entries import Entry
-from v8.annexes.live.ledger.record import LiveRecord, live_record
+from v8.annexes.live.ledger.record import (
+    LiveRecord,
+    live_record,
+)
 from v8.api.issuing import IssuedForecast, issue_forecast
 from v8.base.arrays import FloatArray
 from v8.base.errors import ArtifactError, DataError, V8Error, listed
+from v8.base.language import say
 from v8.base.storage import open_given
 from v8.data.features.table import compute_columns
 from v8.data.market.candles import Candles
 from v8.data.market.series import Series
+from v8.data.market.sources.demo import DemoSource
 from v8.data.market.sources.source import CandleSource
 from v8.forecaster.forecaster import Forecaster
 from v8.forecaster.metadata import Metadata, read_metadata
@@ -38,6 +43,7 @@ from v8.publish.hub.opening import ModelPlace, open_place
 HUB_REFRESH_S: Final = 900.0  # the Hub is asked for a newer commit at most once in so many seconds
 MONTH_DAYS: Final = 30  # a volatility is compared with those of so many days
 _HEADER_BYTES: Final = 96
+_RUN_LABEL: Final = "run "  # begins the label of a run folder, see `ModelSource`
 
 
 @dataclass(frozen=True, eq=False)
@@ -275,3 +281,21 @@ def _file_state(file: Path) -> tuple[object, ...]:
         header = b""
     status = file.stat()
     return status.st_ino, status.st_mtime_ns, status.st_size, header
+
+
+def place_in_words(label: str) -> str:
+    """Return the label of a place, see `ModelSnapshot`, in the current language."""
+    run = run_name(label)
+    return label if run is None else say("run {name}", name=run)
+
+
+def run_name(label: str) -> str | None:
+    """Return the name of the run folder that a label of a place is of; None for another place."""
+    return label.removeprefix(_RUN_LABEL) if label.startswith(_RUN_LABEL) else None
+
+
+def is_demo(snapshot: ModelSnapshot, source: str) -> bool:
+    """Return whether a model was trained on the simulated market, or the candles come from it."""
+    return source == DemoSource.name or any(
+        metadata.is_demo_market for metadata in snapshot.metadata.values()
+    )

@@ -36,6 +36,7 @@ from v8.annexes.live.app.connections import (
     Notify,
 )
 from v8.annexes.live.app.desk import RECORD_S, RETRY_S, CachedResult, ForecastService
+from v8.annexes.live.app.forecast_view import ForecastView
 from v8.annexes.live.app.guard import (
     MAX_CONCURRENT_REQUESTS,
     AccessMiddleware,
@@ -46,6 +47,8 @@ from v8.annexes.live.app.guard import (
     json_response,
     language_of,
 )
+from v8.annexes.live.app.places import is_demo
+from v8.annexes.live.app.record_part import record_part, whole_record_part
 from v8.annexes.live.app.tiles import Selection, error_paragraph, tile_list
 from v8.base.errors import DataError, ProfileError, V8Error
 from v8.base.interruption import stop_signals_handled_by
@@ -170,18 +173,18 @@ class Site:
 
     @property
     def _is_demo(self) -> bool:
-        return page.is_demo(self._service.snapshot, self._source)
+        return is_demo(self._service.snapshot, self._source)
 
     async def _series_page(self, request: Request) -> PageContent:
         """Return the part of a page about one series, or its page."""
         series = self._find_series(request.path_params["series"])
         result = self._service.forecast(series)
         try:
-            view: page.ForecastView = await _wait_for(result)
+            view: ForecastView = await _wait_for(result)
             record = await _wait_for(self._service.record())
 
             def write() -> Html:
-                return join([view.part, page.record_part(record, series, is_demo=self._is_demo)])
+                return join([view.part, record_part(record, series, is_demo=self._is_demo)])
 
             part = await self._written(write)
             status = 200
@@ -200,7 +203,7 @@ class Site:
         snapshot = self._service.snapshot
 
         def write() -> Html:
-            part = page.whole_record_part(record, snapshot.label, self._source, is_demo=self._is_demo)
+            part = whole_record_part(record, snapshot.label, self._source, is_demo=self._is_demo)
             return part if _is_part(request) else page.record_page(snapshot, part, self._source)
 
         content = await self._written(write)
@@ -237,21 +240,21 @@ class Site:
 
     async def _forecast(self, request: Request) -> Response:
         result = self._service.forecast(self._find_series(request.path_params["series"]))
-        view: page.ForecastView = await _wait_for(result)
+        view: ForecastView = await _wait_for(result)
         return json_response(view.content, cache_control=self._cache_control(result))
 
     async def _candles(self, request: Request) -> Response:
         series = self._find_series(request.path_params["series"])
         max_rows = answers.limit_of(request.query_params.get("limit"))
         result = self._service.forecast(series)
-        view: page.ForecastView = await _wait_for(result)
+        view: ForecastView = await _wait_for(result)
         return await self._written_json(
             answers.candles, view.issued, max_rows, cache_control=self._cache_control(result)
         )
 
     async def _chart(self, request: Request) -> Response:
         result = self._service.forecast(self._find_series(request.path_params["series"]))
-        view: page.ForecastView = await _wait_for(result)
+        view: ForecastView = await _wait_for(result)
         content = await _wait_for(self._service.chart(view.issued))
         return json_response(content, cache_control=self._cache_control(result))
 

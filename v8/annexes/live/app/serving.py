@@ -8,8 +8,8 @@ from typing import Final, NoReturn
 
 from v8.annexes.live.app.charts import ChartReader
 from v8.annexes.live.app.desk import ForecastService
+from v8.annexes.live.app.forecast_view import ForecastView
 from v8.annexes.live.app.guard import TOKEN_VARIABLE, AccessPolicy, allowed_hosts, in_url, is_loopback
-from v8.annexes.live.app.page import ForecastView
 from v8.annexes.live.app.places import ForecastIssuer, LedgerReader, ModelSource
 from v8.annexes.live.app.server import WAIT_S, Site, make_application, make_server, open_listener
 from v8.base.errors import ProfileError

@@ -15,7 +15,7 @@ from v8.base.language import chosen, say, term
 from v8.base.wording import ABSENT, moment
 from v8.data.market.series import Series, iso
 from v8.model.evaluation.leaderboard import LeaderboardRow
-from v8.publish.report.markup import Html, element, join
+from v8.publish.report.markup import DEMO_WARNING, Html, element, join
 from v8.publish.report.verdict import verdict_in_brief
 
 MOODS: Final = ("calm", "usual", "wild")
@@ -286,3 +286,8 @@ def error_paragraph(content: Mapping[str, Any], role: str | None = None) -> Html
     """Return an error of the API as a paragraph; `role` is its ARIA role."""
     text = "{where}: {rule}; got {got}. {fix}.".format(**content["error"])
     return element("p", text, data_status=text, class_="trouble", role=role)
+
+
+def demo_banner(is_demo: bool) -> Html:
+    """Warn of a simulated market, above the parts of a page; empty for a real one."""
+    return element("p", term(DEMO_WARNING), class_="banner") if is_demo else Html("")
