@@ -39,7 +39,7 @@ from v8.data.market.sources.source import open_source
 from v8.data.windows.dataset import prepare_series, table_columns
 from v8.data.windows.span import Span
 from v8.model.baselines.baselines import BASELINES
-from v8.model.evaluation.evaluation import evaluate_quantiles, evaluate_windows
+from v8.model.evaluation.evaluation import evaluate_quantiles, evaluate_test_span
 from v8.model.training.trainer import FleetMember, Trainer
 from v8.profile.profile import load_profile
 from v8.runs.stages import calibrate
@@ -126,7 +126,7 @@ def evaluated(trainer: Any, data: Any, weights: Any) -> dict[str, Any]:
         else:  # of a checkout that has the published graph forecast all windows
             forecasts = model.forecast_all(test.raw_windows())
     with clock("evaluate"):
-        evaluation, _ = evaluate_windows(data, forecasts.points)
+        evaluation, _ = evaluate_test_span(data, forecasts.points)
     with clock("quantiles"):
         quantiles = evaluate_quantiles(data, forecasts.quantiles) if forecasts.quantiles else None
     for baseline in optional:

@@ -18,7 +18,7 @@ from v8.data.market.series import iso
 from v8.data.windows.dataset import SeriesData, prepare_series, table_columns
 from v8.model.baselines.baselines import BASELINES, Baseline
 from v8.model.baselines.references import reference_baseline
-from v8.model.evaluation.evaluation import evaluate_windows
+from v8.model.evaluation.evaluation import evaluate_test_span
 from v8.profile.profile import Profile
 from v8.profile.tasks import TASKS
 
@@ -84,7 +84,7 @@ def test_a_model_has_the_numbers_of_an_evaluation(
         task: data.scaling.unscale_targets(span, task, 0.5 * data.scaling.scale_targets(span, task))
         for task in profile.tasks
     }
-    evaluation, _ = evaluate_windows(data, forecasts)
+    evaluation, _ = evaluate_test_span(data, forecasts)
     for task in profile.tasks:
         row = table.loc[task, "model"]
         assert row["num_windows"] == evaluation.num_windows

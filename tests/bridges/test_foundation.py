@@ -19,7 +19,7 @@ from made_series import MadeSeries
 from v8.base.errors import ProfileError, SeriesError
 from v8.base.plugins import load_plugins
 from v8.model.baselines.baselines import BASELINES, Baseline
-from v8.model.evaluation.evaluation import evaluate_span
+from v8.model.evaluation.evaluation import evaluate_windows
 from v8.profile.columns import OHLC, TASK_OHLC
 
 PLUGIN = Path(foundation.__file__)
@@ -83,7 +83,7 @@ def test_it_is_evaluated_beside_the_other_baselines(series: MadeSeries, chronos:
     fit = foundation.fit_foundation(lambda horizon_bars: chronos, "chronos")
     BASELINES.register(Baseline("chronos", "A stand-in of this test.", "this test", fit))
     try:
-        evaluation, _, *_ = evaluate_span(
+        evaluation, _, *_ = evaluate_windows(
             series.test, series.model, train=series.train, scaling=series.scaling
         )
     finally:

@@ -12,7 +12,13 @@ from rolled import naive
 from v8.data.windows.dataset import SeriesData
 from v8.data.windows.span import Span
 from v8.model.baselines.baselines import BASELINES
-from v8.model.evaluation.evaluation import MODEL, EvaluatedTask, Evaluation, evaluate_span, evaluate_windows
+from v8.model.evaluation.evaluation import (
+    MODEL,
+    EvaluatedTask,
+    Evaluation,
+    evaluate_test_span,
+    evaluate_windows,
+)
 from v8.model.evaluation.metrics import measure_direction, measure_errors
 from v8.model.evaluation.significance import diebold_mariano
 from v8.profile.columns import TASK_OHLC
@@ -77,5 +83,5 @@ def evaluate(data: SeriesData, model: Arrays) -> Evaluation:
     """Judge forecasts of the test span of a series, without the losses of each window."""
     spans = data.spans
     if "validation" in spans:
-        return evaluate_windows(data, model)[0]
-    return evaluate_span(spans["test"], model, train=spans["train"], scaling=data.scaling)[0]
+        return evaluate_test_span(data, model)[0]
+    return evaluate_windows(spans["test"], model, train=spans["train"], scaling=data.scaling)[0]

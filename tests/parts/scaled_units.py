@@ -20,7 +20,7 @@ def restore_targets(scaling: Scaling, span: Span, scaled: Mapping[str, np.ndarra
         rolled = span.naive[name]
         if constants.form is TargetForm.NAIVE_RATIO:
             rolled = task.floored(np, rolled, rolled, scaling.volatility_floor)
-        unit_W = task.size(span.last_close, np.maximum(span.recent_range, scaling.range_floor))
+        unit_W = task.size(span.last_close, np.maximum(span.target_unit, scaling.range_floor))
         made[name] = restore(
             np,
             constants.form,

@@ -26,7 +26,7 @@ from v8.forecaster.history import seconds_of
 from v8.forecaster.runtimes import AUTO
 from v8.forecaster.shared_models import SharedModels
 from v8.model.baselines.baselines import called
-from v8.model.evaluation.evaluation import Evaluation, QuantileEvaluation, evaluate_span
+from v8.model.evaluation.evaluation import Evaluation, QuantileEvaluation, evaluate_windows
 from v8.profile.columns import OPEN_TIME
 from v8.profile.profile import Profile, load_profile
 from v8.publish.hub.opening import open_place
@@ -323,7 +323,7 @@ class Forecaster(PublicNames, artifacts.Forecaster):
         forecasts = {
             task: values.astype(np.float64) for task, values in self.forecast(since.raw_windows()).items()
         }
-        return evaluate_span(since, forecasts, train=before, scaling=self.about.scaling)[0]
+        return evaluate_windows(since, forecasts, train=before, scaling=self.about.scaling)[0]
 
     @in_python
     def plot(

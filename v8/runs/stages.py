@@ -38,7 +38,7 @@ from v8.model.evaluation.evaluation import (
     Evaluation,
     QuantileEvaluation,
     evaluate_quantiles,
-    evaluate_windows,
+    evaluate_test_span,
 )
 from v8.model.evaluation.fold_losses import TEST_LOSSES_FILE, fold_losses
 from v8.model.evaluation.importance import Importance, measure_importance
@@ -162,7 +162,7 @@ class SeriesInProgress:
         forecasts = model.forecast_span(test_span)
         results = _TestSpanResults(forecasts, calibration)
         if self._job.artifact_settings.is_evaluated:
-            evaluation, losses = evaluate_windows(self._data, forecasts.points)
+            evaluation, losses = evaluate_test_span(self._data, forecasts.points)
             results = replace(results, evaluation=evaluation, losses=losses)
             if self._job.profile.quantiles:
                 quantiles = evaluate_quantiles(self._data, forecasts.quantiles)

@@ -39,7 +39,7 @@ def fit_by_hand(make_profile: Callable[..., Profile], loss: str) -> Scaling:
     rolled = np.full((3, 1, 4), 100.0)
     closes = np.full((3, 20), 100.0)
     vars(span).update(
-        actual={"ohlc": actual}, history_close=closes, naive={"ohlc": rolled}, recent_range=ranges
+        actual={"ohlc": actual}, history_close=closes, naive={"ohlc": rolled}, target_unit=ranges
     )
     return fit_scaling(span, (0, 3), tuple(columns))
 

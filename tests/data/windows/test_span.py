@@ -166,7 +166,7 @@ def test_what_is_known_at_a_window_does_not_change_with_later_rows(
         values[row + 1 :] *= 3
     rows = np.array([row])
     one, other = (Span(each, profile, rows) for each in (table, change_table(table, **changed)))
-    for name in ("history_close", "recent_range", "ewma_variance", "naive_deviation", "bar_numbers"):
+    for name in ("history_close", "target_unit", "ewma_variance", "naive_deviation", "bar_numbers"):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
     np.testing.assert_array_equal(one.range_variance(60), other.range_variance(60))
     np.testing.assert_array_equal(one.raw_windows(), other.raw_windows())
@@ -178,9 +178,9 @@ def test_the_unit_of_targets_is_the_recent_range_of_ranged_profiles_and_one_of_o
     make_ranged_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
 ) -> None:
     span = make_data(make_ranged_profile()).spans["test"]
-    np.testing.assert_array_equal(span.recent_range, span.table.column("recent_range")[span.anchors])
+    np.testing.assert_array_equal(span.target_unit, span.table.column("recent_range")[span.anchors])
     plain = Span(span.table, span.profile.model_copy(update={"scaling": "anchored"}), span.anchors)
-    assert set(plain.recent_range.tolist()) == {1.0}
+    assert set(plain.target_unit.tolist()) == {1.0}
 
 
 def test_a_span_that_nobody_needs_goes_at_once_with_all_that_it_kept(span_of: SpanMaker) -> None:

@@ -13,7 +13,7 @@ from v8.base.errors import SeriesError
 from v8.data.windows.scaling import Scaling
 from v8.data.windows.span import PastSpan, Span
 from v8.model.baselines.baselines import BASELINES, Baseline, Forecast
-from v8.model.evaluation.evaluation import evaluate_span
+from v8.model.evaluation.evaluation import evaluate_windows
 from v8.profile.columns import CLOSE, TASK_OHLC
 
 Forecasts = dict[str, np.ndarray]
@@ -39,7 +39,7 @@ def register() -> Iterator[Callable[[Callable[[Span], Callable[[PastSpan], Any]]
 
 
 def evaluated(series: MadeSeries) -> Any:
-    return evaluate_span(series.test, series.model, train=series.train, scaling=series.scaling)[0]
+    return evaluate_windows(series.test, series.model, train=series.train, scaling=series.scaling)[0]
 
 
 def halfway(span: PastSpan) -> Forecasts:

@@ -28,7 +28,7 @@ from v8.data.features.table import FeatureTable, compute_table, fix_for_holes
 from v8.data.market.candles import Candles
 from v8.data.market.series import Series
 from v8.data.windows.scaling import Scaling, fit_scaling
-from v8.data.windows.span import Span, recent_range
+from v8.data.windows.span import Span, target_unit
 from v8.profile.columns import CLOSE, RECENT_RANGE, VOLATILITY, neighbours, with_origin
 from v8.profile.indicators import warmup_bars
 from v8.profile.profile import Profile
@@ -120,8 +120,8 @@ def prepare_series(table: FeatureTable, profile: Profile) -> SeriesData:
     inputs_NF = scaling.scale_inputs(table.select(profile.features).astype(np.float64), closes)
     targets_NHC = {task: _targets(list(spans.values()), scaling, task) for task in profile.tasks}
     # Under `scaling: ranged` scaled target = return / recent range, and weight = recent range / its mean: so
-    # the weighted loss is in returns again, by which forecasts are evaluated. Otherwise the range is 1.
-    floored_N = scaling.floored_range(recent_range(table, profile))
+    # the weighted loss is in returns again, by which forecasts are evaluated. Otherwise the unit is 1.
+    floored_N = scaling.floored_range(target_unit(table, profile))
     weight_N = floored_N / floored_N[spans["train"].anchors].mean()
     return SeriesData(
         profile=profile,

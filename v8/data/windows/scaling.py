@@ -173,7 +173,7 @@ class Scaling:
         naive_WHC = span.naive[task]
         unit_W11 = None
         if constants.form is TargetForm.RANGED:
-            unit_W11 = span.unit(task, self.floored_range(span.recent_range))
+            unit_W11 = span.unit(task, self.floored_range(span.target_unit))
         elif constants.form is TargetForm.NAIVE_RATIO:
             naive_WHC = TASKS[task].floored(np, naive_WHC, naive_WHC, self.volatility_floor)
         stretched_WHC = scaled_WHC.astype(np.float64) * np.array(constants.scale)
@@ -273,7 +273,7 @@ def _log_ratio(task: str, span: Span, values_WHC: FloatArray, volatility_floor: 
 
 def _range_distance(task: str, span: Span, values_WHC: FloatArray, range_floor: float) -> FloatArray:
     """Return the difference from the naive forecast in recent ranges, shape (W, H, C)."""
-    unit_W11 = span.unit(task, np.maximum(span.recent_range, range_floor))
+    unit_W11 = span.unit(task, np.maximum(span.target_unit, range_floor))
     return (values_WHC - span.naive[task]) / unit_W11
 
 
@@ -301,7 +301,7 @@ def _fit_column(profile: Profile, name: str, raw: Mapping[str, FloatArray]) -> C
 def _fit_task(train: Span, task: str, floor: float, range_floor: float) -> TaskScaling:
     profile = train.profile
     num_columns = len(TASKS[task].columns)
-    weight_W = np.maximum(train.recent_range, range_floor)
+    weight_W = np.maximum(train.target_unit, range_floor)
     ratio = _log_ratio(task, train, train.actual[task], floor)
     # Step by step: the median of an array takes as much memory as the array.
     offset = tuple(tuple(np.median(ratio_WC, axis=0).tolist()) for ratio_WC in ratio.swapaxes(0, 1))

@@ -216,17 +216,17 @@ class Span:
         share_W = np.ones(len(self)) if share_W is None else share_W
         return np.asarray(TASKS[task].size(self.last_close, share_W))[:, None, None]
 
-    def start(self, task: str) -> FloatArray:
+    def unmoved(self, task: str) -> FloatArray:
         """Return the values that moves are counted from, (W, H, C): naive, or zero for a task of sizes."""
         return np.zeros(self.target_shape(task)) if TASKS[task].is_size else self.naive[task]
 
     def moves(self) -> PerTask:
-        """Return the actual values minus `start`, per task, shape (W, H, C), in returns."""
+        """Return the actual values minus `unmoved`, per task, shape (W, H, C), in returns."""
 
         def compute(task: str) -> FloatArray:
             moved = np.empty(self.target_shape(task))
             for rows, part in self.parts():
-                np.subtract(part.actual[task], part.start(task), out=moved[rows])
+                np.subtract(part.actual[task], part.unmoved(task), out=moved[rows])
                 moved[rows] /= part.unit(task)
             return moved
 
@@ -244,13 +244,13 @@ class Span:
             yield rows, part
 
     def moved(self, task: str, moves_WHC: FloatArray) -> FloatArray:
-        """Add moves, in returns, to `start`: the inverse of `moves`, in the task's unit."""
-        return self.start(task) + moves_WHC * self.unit(task)
+        """Add moves, in returns, to `unmoved`: the inverse of `moves`, in the task's unit."""
+        return self.unmoved(task) + moves_WHC * self.unit(task)
 
     @cached_property
-    def recent_range(self) -> FloatArray:
-        """The unit of targets at each window, shape (W,), unitless; 1 for profiles without one."""
-        return _read_only(recent_range(self.table, self.profile)[self.anchors])
+    def target_unit(self) -> FloatArray:
+        """The unit of targets at each window, shape (W,), see `target_unit`."""
+        return _read_only(target_unit(self.table, self.profile)[self.anchors])
 
     @cached_property
     def ewma_variance(self) -> FloatArray:
@@ -326,7 +326,7 @@ class PastSpan(Span):
 
 
 _PAST_PROPERTIES: Final = (
-    *("bar_numbers", "history_close", "naive_closes", "naive", "naive_deviation", "recent_range"),
+    *("bar_numbers", "history_close", "naive_closes", "naive", "naive_deviation", "target_unit"),
     *("ewma_variance", "_total_range"),
 )
 """Cached properties of `Span` that do not depend on the actual values."""
@@ -367,8 +367,8 @@ def undersampled_waves(train: Span, names: Sequence[str]) -> list[int]:
     return positions
 
 
-def recent_range(table: FeatureTable, profile: Profile) -> FloatArray:
-    """Return the unit of targets at every row, shape (R,), unitless; ones for profiles without one."""
+def target_unit(table: FeatureTable, profile: Profile) -> FloatArray:
+    """Return the unit of targets at every row, (R,), unitless: the recent range, or 1 if not ranged."""
     if profile.scaling == "ranged":
         return table.column(RECENT_RANGE).astype(np.float64)
     return np.ones(len(table))

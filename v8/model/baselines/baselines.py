@@ -176,7 +176,7 @@ def _fit_conformal(train: Span, scaling: Scaling, levels: Sequence[float]) -> Fo
     """Add the quantiles of past errors, in recent ranges, to the naive forecast."""
 
     def unit(task: str, span: Span) -> FloatArray:
-        return span.unit(task, scaling.floored_range(span.recent_range))
+        return span.unit(task, scaling.floored_range(span.target_unit))
 
     quantiles_HQC = {}
     for task in train.actual:

@@ -254,7 +254,7 @@ def best_baseline(evaluations: Sequence[Evaluation], task: str) -> str:
     return best_of(errors)
 
 
-def evaluate_windows(
+def evaluate_test_span(
     data: SeriesData, model_forecasts: Mapping[str, AnyFloatArray]
 ) -> tuple[Evaluation, Losses]:
     """Evaluate a model and every baseline on the test span.
@@ -295,7 +295,7 @@ def _fitted_baselines(train: Span, scaling: Scaling) -> dict[str, Forecast]:
     }
 
 
-def evaluate_span(
+def evaluate_windows(
     span: Span, model_forecasts: Mapping[str, AnyFloatArray], *, train: Span, scaling: Scaling
 ) -> tuple[Evaluation, Losses]:
     """Evaluate a model and every installed baseline on some windows.
@@ -319,7 +319,7 @@ def evaluate_span(
 def _evaluate(
     span: Span, model_forecasts: Mapping[str, AnyFloatArray], fitted: Mapping[str, Forecast]
 ) -> tuple[Evaluation, Losses]:
-    """Evaluate a model and fitted baselines on some windows, see `evaluate_span`."""
+    """Evaluate a model and fitted baselines on some windows, see `evaluate_windows`."""
     if set(model_forecasts) != set(span.profile.tasks):
         raise SeriesError(
             where=f"{span.table.series}, model",

@@ -126,7 +126,7 @@ def fold_losses(data: SeriesData, losses: significance.Losses) -> FoldLosses:
 
     Args:
         data: The series.
-        losses: Those that `evaluation.evaluate_windows` returned for it.
+        losses: Those that `evaluation.evaluate_test_span` returned for it.
     """
     high = data.table.column(HIGH).astype(np.float64)
     low = data.table.column(LOW).astype(np.float64)

@@ -216,15 +216,13 @@ def _our_steps(profile: Profile, precision: str, num_models: int) -> tuple[Work,
     is_active = np.ones(num_models, bool)
     tables, indices_BM = random_tables(profile, num_models)
     tables = keras.tree.map_structure(ops.convert_to_tensor, tables)
-    state = initial_state(program.network, precision)
+    state = initial_state(program.fleet, precision)
 
     def step(state: FleetState) -> FleetState:
         return program.step(state, rates, is_active, tables, indices_BM)
 
     work = _repeated(step, state, lambda state: state.weight_sum)
-    kinds = Counter(
-        type(layer).__name__ for layer in program.network.layers if isinstance(layer, StackedLSTM)
-    )
+    kinds = Counter(type(layer).__name__ for layer in program.fleet.layers if isinstance(layer, StackedLSTM))
     layers = ", ".join(f"{number} {kind}" for kind, number in kinds.items())
     return work, f"our recurrence ({layers}), one XLA program"
 

@@ -41,7 +41,7 @@ from v8.model.networks import networks
 from v8.model.networks.products import products_of
 from v8.model.networks.serving import ServingGraph, ServingModel
 from v8.model.training.checkpoint import Checkpoint
-from v8.model.training.pipeline import epoch_iterator, on_device
+from v8.model.training.epoch_input import epoch_iterator, on_device
 from v8.model.training.programs import keep_new_programs
 from v8.model.training.progress import EpochRecord, LossPatience, Progress, rate_at
 from v8.model.training.step import FleetState, compiled_loss, compiled_table_step, initial_state, unflattened
@@ -127,13 +127,17 @@ class FleetMember:
 class Program(NamedTuple):
     """The compiled functions for a number of models; `Trainer` calls them."""
 
-    network: keras.Model  # the networks of all models, stacked along the model axis
+    fleet: keras.Model  # the networks of all models, stacked along the model axis
     step: Callable[..., FleetState]  # see `compiled_table_step`
     loss: Callable[..., Any]  # see `compiled_loss`
 
 
 class Trainer:
     """The compiled programs of a profile, one per fleet size.
+
+    A network comes in four forms, which hold the same weights, if in another order (`networks.counterparts`):
+    as it forecasts (`network`), as it is trained (with teacher forcing if the profile has it), those of a
+    fleet stacked into one (`Program.fleet`), and as it is published (`serving_model`).
 
     Args:
         profile: The profile.
@@ -156,11 +160,12 @@ class Trainer:
         # Matrix products in 16 bits with sums in float32: how depends on the precision and the processor.
         self.products = products_of(precision, is_on_gpu=has_gpu(), processor_flags=processor_flags())
         self.num_micro_batches = num_micro_batches or profile.training.num_micro_batches(is_on_gpu=True)
+        # Two structures, whose weights nobody uses (hence `seed=0`): the network as it forecasts, and as it
+        # is trained: the same one, unless teacher forcing gives it a second input, `actual`.
         self.network = networks.build_network(profile, seed=0, precision=precision)
-        # The network as it is trained; with teacher forcing it has a second input, `actual`.
-        self._training_network = self.network
+        self._taught_network = self.network
         if networks.has_teacher_forcing(profile):
-            self._training_network = networks.build_network(
+            self._taught_network = networks.build_network(
                 profile, seed=0, precision=precision, uses_teacher_forcing=True
             )
         self._programs: dict[int, Program] = {}
@@ -178,7 +183,7 @@ class Trainer:
     @cached_property
     def unstackable_layers(self) -> list[str]:
         """Names of the layers because of which the network cannot be trained in a fleet of several."""
-        return networks.unstackable_layers(self._training_network)
+        return networks.unstackable_layers(self._taught_network)
 
     def fit_fleet(self, members: Sequence[FleetMember]) -> FleetResults:
         """Train several series as one program; yield index in `members` and result, as each one ends."""
@@ -214,11 +219,11 @@ class Trainer:
             )
             if member.initial_weights:
                 # The network for training may hold the same arrays in another order.
-                positions = networks.counterparts(self.network, self._training_network)
+                positions = networks.counterparts(self.network, self._taught_network)
                 for position, weight in zip(positions, member.initial_weights.weights, strict=True):
                     network.trainable_variables[position].assign(weight)
             member_networks.append(network)
-        stacked = self.program(len(members)).network
+        stacked = self.program(len(members)).fleet
         networks.load(stacked, member_networks)
         return initial_state(stacked, self.precision)
 
@@ -254,18 +259,18 @@ class Trainer:
 
     def network_weights(self, weights_P: NDArray[np.float32]) -> list[NDArray[np.float32]]:
         """Return one model's trainable arrays of a fleet's state in the network's order."""
-        stacked = self.program(1).network
+        stacked = self.program(1).fleet
         arrays = [keras.ops.convert_to_numpy(array)[0] for array in unflattened(stacked, weights_P[None])]
         return [arrays[position] for position in networks.counterparts(self.network, stacked)]
 
     def program(self, num_models: int) -> Program:
         """Return the program of a fleet size, built on first use and compiled on first call."""
         if num_models not in self._programs:
-            stacked = networks.stack_for_device(self._training_network, num_models, products=self.products)
+            stacked = networks.stack_for_device(self._taught_network, num_models, products=self.products)
             step = compiled_table_step(stacked, self.profile, self.precision, self.num_micro_batches)
             # Validation is without teacher forcing, like the published model.
             validated = stacked
-            if self._training_network is not self.network:
+            if self._taught_network is not self.network:
                 validated = networks.stack_for_device(self.network, num_models, products=self.products)
             loss = compiled_loss(validated, self.profile, stacked, networks.counterparts(validated, stacked))
             self._programs[num_models] = Program(stacked, step, loss)

@@ -33,7 +33,7 @@ from v8.forecaster.forecaster import Forecaster
 from v8.forecaster.shared_models import SharedModels
 from v8.model.baselines.baselines import NAIVE, TaskForecasts
 from v8.model.evaluation.decay import is_worse, too_few_windows
-from v8.model.evaluation.evaluation import MODEL, Evaluation, evaluate_span
+from v8.model.evaluation.evaluation import MODEL, Evaluation, evaluate_windows
 from v8.model.evaluation.metrics import measure_errors, measure_quantiles
 from v8.model.evaluation.significance import Significance
 from v8.model.evaluation.verdict import references
@@ -148,7 +148,7 @@ def compare_models(
         scaling: Scaling of the challenger.
         references: Per task the best baseline that the verdicts on the champion name.
     """
-    evaluation, losses = evaluate_span(span, challenger, train=train, scaling=scaling)
+    evaluation, losses = evaluate_windows(span, challenger, train=train, scaling=scaling)
     champion_errors = {}
     tests = {}
     for task in evaluation.tasks:

@@ -17,7 +17,7 @@ from keras import ops
 
 from v8.data.windows.batches import FleetWindows, gathered
 from v8.data.windows.dataset import SeriesData
-from v8.model.training.pipeline import epoch_dataset, epoch_iterator, on_device
+from v8.model.training.epoch_input import epoch_dataset, epoch_iterator, on_device
 from v8.model.training.trainer import FleetMember, Trainer
 from v8.profile.profile import Profile
 
@@ -111,7 +111,7 @@ import os, signal, sys, threading
 sys.path[:0] = [{tests!r}, {tests!r} + "/parts"]
 from conftest import demo_table, tiny_profile
 from v8.base.interruption import deferred_interrupts
-from v8.model.training.pipeline import epoch_iterator
+from v8.model.training.epoch_input import epoch_iterator
 from v8.data.windows.batches import FleetWindows
 from v8.data.windows.dataset import prepare_series
 profile = tiny_profile()
