@@ -203,9 +203,10 @@ def ratio(part: FloatArray, whole: FloatArray, *, where_zero: float) -> FloatArr
     return np.divide(part, whole, out=np.full(len(whole), where_zero), where=whole != 0.0)
 
 
-PARKINSON: Final = 4.0 * np.log(2.0)
-"""Ratio of the mean squared log range of a random walk to its variance (Parkinson 1980,
-doi:10.1086/296071)."""
+RANGE_TO_VARIANCE: Final = np.pi / 8
+"""Variance of a random walk over its squared mean range: E[range] = sqrt(8 / pi) deviations (Feller 1951,
+doi:10.1214/aoms/1177729589). The mean of squared ranges (Parkinson 1980) would remember one wild bar as long
+as its window: see docs/research/frontier.md."""
 
 RECENT_WEIGHTS: Final = (0.25, 0.35, 0.25, 0.15)
 """Exponents of the deviations over 5, 20, 60 and 240 bars in `recent_range`; they add up to one."""
@@ -226,10 +227,10 @@ WAVE_DECIMALS: Final = 9
 
 
 def range_deviation(high: FloatArray, low: FloatArray, period_bars: int) -> FloatArray:
-    """Estimate the deviation of one bar's log return from the newest ranges (Parkinson), unitless."""
-    squares = np.square(np.log(high / low))
-    mean_square = moving_mean(squares, period_bars) if period_bars > 1 else squares
-    return np.sqrt(mean_square / PARKINSON)
+    """Estimate the deviation of one bar's log return from the mean of the newest log ranges, unitless."""
+    ranges = np.log(high / low)
+    mean_range = moving_mean(ranges, period_bars) if period_bars > 1 else ranges
+    return np.sqrt(RANGE_TO_VARIANCE) * mean_range
 
 
 def realised_deviation(close: FloatArray, period_bars: int) -> FloatArray:

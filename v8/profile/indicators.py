@@ -430,7 +430,7 @@ _FORMULAS: Final[dict[str, Formula]] = {
     "bb_position": _of(formulas.band_position, _CLOSE_MOMENTS, stds=_STDS),
     c.RECENT_RANGE: _of(formulas.recent_range, *(f"range_deviation_{bars}" for bars in c.RANGE_BARS[1:])),
     **{
-        f"range_deviation_{bars}": _over(formulas.range_deviation, bars, c.HIGH, c.LOW)
+        f"range_deviation_{bars}": replace(_over(formulas.range_deviation, bars, c.HIGH, c.LOW), version=2)
         for bars in c.RANGE_BARS
     },
     **{

@@ -28,10 +28,6 @@ PRICE_FLOOR_SHARE: Final = 0.01
 LARGEST_LOG_RANGE: Final = 16.0
 """Size of the logarithm of the smallest range that occurs, 1e-7 of a price."""
 
-RANGE_TO_VARIANCE: Final = np.pi / 8
-"""Variance of a random walk over its squared mean range: E[range] = sqrt(8 / pi) deviations (Feller 1951,
-doi:10.1214/aoms/1177729589)."""
-
 
 @dataclass(frozen=True, eq=False)
 class Closes:

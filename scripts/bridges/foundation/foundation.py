@@ -12,7 +12,7 @@ close, as its log ratio to the last close, and the log range, log(high / low). I
 for the coming bars; nothing is fitted. A bar opens at the close before it and is laid around its open and
 close, with the forecast range, at least the distance between them. Bands and volatility are the naive
 forecast's with the variance of the coming bars added, which follows from their ranges
-(`v8.profile.tasks.RANGE_TO_VARIANCE`).
+(`v8.profile.formulas.RANGE_TO_VARIANCE`).
 
 All windows of a span are asked in batches of equal size, the last one filled up, because other sizes of a
 batch round differently. Before it begins, the plug-in says how many windows it asks about, and afterwards
@@ -42,7 +42,8 @@ from v8.data.windows.scaling import Scaling
 from v8.data.windows.span import Span
 from v8.model.baselines.baselines import BASELINES, Baseline, Forecast, TaskForecasts
 from v8.profile.columns import CLOSE, HIGH, LOW, TASK_OHLC
-from v8.profile.tasks import RANGE_TO_VARIANCE, TASKS, future_weights
+from v8.profile.formulas import RANGE_TO_VARIANCE
+from v8.profile.tasks import TASKS, future_weights
 
 CHRONOS_VARIABLE: Final = "V8_CHRONOS"
 TIMESFM_VARIABLE: Final = "V8_TIMESFM"

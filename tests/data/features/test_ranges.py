@@ -14,8 +14,8 @@ FORMULAS = {name: feature.formula for name, feature in FEATURES.items() if featu
 KINDS = {"recent", "range", "realised", "move", "day", "week", "rolled"}
 OF_RANGES = [name for name in FORMULAS if name.split("_")[0] in KINDS]
 OF_PRICES = [name for name in OF_RANGES if name.split("_")[0] not in {"day", "week"}]
-BAR_DEVIATION = 0.6005612043932249
-"""1 / sqrt(4 log 2): deviation that Parkinson's formula finds in a bar whose log range is one."""
+BAR_DEVIATION = 0.6266570686577501
+"""sqrt(pi / 8): deviation of a random walk whose mean log range is one."""
 
 
 def last_values(close: np.ndarray, log_range: np.ndarray) -> dict[str, float]:
@@ -37,8 +37,8 @@ def test_in_a_market_that_stands_still_every_share_is_one_and_nothing_moves(pric
 
 def test_a_market_that_grows_one_percent_each_bar() -> None:
     # Every bar opens at the previous close: its log range is its log return, log 1.01, whatever the
-    # horizon. A return is then 1 / 0.6005612 = 1.6651092 recent ranges, n of them over sqrt(n) are
-    # sqrt(n) times that: 3.7233 for five, and above six for twenty and sixty.
+    # horizon. A return is then 1 / 0.6266571 = 1.5957691 recent ranges, n of them over sqrt(n) are
+    # sqrt(n) times that: 3.5682 for five, and above six for twenty and sixty.
     # 18 steps ahead one close but the last is known, q - 1 = 1 / 1.01 - 1 away from it: the average of
     # twenty is (1 - q) / 20 away, the variance (1 - q)^2 (1 - 1 / 20) / 19 = (1 - q)^2 / 20.
     # 17 steps ahead two are known: the average is (2 - q - q^2) / 20 away.
@@ -48,9 +48,9 @@ def test_a_market_that_grows_one_percent_each_bar() -> None:
     assert values["recent_range"] == pytest.approx(unit, rel=1e-12)
     assert [values[f"range_{bars}"] for bars in (1, 5, 20, 60, 240)] == pytest.approx([1.0] * 5, rel=1e-12)
     realised = [values[f"realised_{bars}"] for bars in (5, 20, 60, 240)]
-    assert realised == pytest.approx([1.6651092223153954] * 4, rel=1e-9)
+    assert realised == pytest.approx([1.5957691216057308] * 4, rel=1e-9)
     moves = [values[f"move_{bars}"] for bars in (1, 5, 20, 60)]
-    assert moves == pytest.approx([1.6651092223153954, 3.7232974084709, 6.0, 6.0], rel=1e-9)
+    assert moves == pytest.approx([1.5957691216057308, 3.568248232305543, 6.0, 6.0], rel=1e-9)
     q = 1 / 1.01
     assert values["rolled_middle_18"] == pytest.approx((1 - q) / 20 / unit, rel=1e-9)
     assert values["rolled_deviation_18"] == pytest.approx((1 - q) / 20**0.5 / unit, rel=1e-9)
@@ -58,26 +58,26 @@ def test_a_market_that_grows_one_percent_each_bar() -> None:
 
 
 def test_five_bars_of_twice_the_range_raise_each_horizon_by_its_share() -> None:
-    # Mean squares in old ones: 4 over the five, (5 x 4 + 15) / 20 = 1.75, (5 x 4 + 55) / 60 = 1.25 and
-    # (5 x 4 + 235) / 240 = 1.0625. The recent range is 4^(.25/2) 1.75^(.35/2) 1.25^(.25/2) 1.0625^(.15/2)
-    # = 1.189207 x 1.102889 x 1.028286 x 1.004557 = 1.3548075 old ones.
+    # Means in old ranges: 2 over the five, (5 x 2 + 15) / 20 = 1.25, (5 x 2 + 55) / 60 = 13/12 and
+    # (5 x 2 + 235) / 240 = 49/48. The recent range is 2^.25 x 1.25^.35 x (13/12)^.25 x (49/48)^.15
+    # = 1.189207 x 1.081231 x 1.020212 x 1.003098 = 1.3158602 old ones.
     log_range = np.full(300, 0.01)
     log_range[-5:] = 0.02
     values = last_values(np.full(300, 7.0), log_range)
     old = BAR_DEVIATION * 0.01
-    assert values["recent_range"] == pytest.approx(1.3548075 * old, rel=1e-6)
-    assert values["range_1"] == values["range_5"] == pytest.approx(2 / 1.3548075, rel=1e-6)
-    assert values["range_20"] == pytest.approx(1.75**0.5 / 1.3548075, rel=1e-6)
-    assert values["range_240"] == pytest.approx(1.0625**0.5 / 1.3548075, rel=1e-6)
+    assert values["recent_range"] == pytest.approx(1.3158602 * old, rel=1e-6)
+    assert values["range_1"] == values["range_5"] == pytest.approx(2 / 1.3158602, rel=1e-6)
+    assert values["range_20"] == pytest.approx(1.25 / 1.3158602, rel=1e-6)
+    assert values["range_240"] == pytest.approx(49 / 48 / 1.3158602, rel=1e-6)
 
 
 def test_a_dead_hour_lowers_the_recent_range_to_a_fiftieth_at_most_on_each_horizon() -> None:
-    # 60 of 240 bars do not trade: d(240) = sqrt(3 / 4) old ones, the others are raised to 2 % of it and
-    # weigh 0.85 together: 0.8660254 x 0.02^0.85 = 0.03114628.
+    # 60 of 240 bars do not trade: d(240) = 3 / 4 old ones, the others are raised to 2 % of it and weigh
+    # 0.85 together: 0.75 x 0.02^0.85 = 0.02697347.
     log_range = np.full(300, 0.01)
     log_range[-60:] = 0.0
     values = last_values(np.full(300, 7.0), log_range)
-    assert values["recent_range"] == pytest.approx(0.03114628 * BAR_DEVIATION * 0.01, rel=1e-6)
+    assert values["recent_range"] == pytest.approx(0.02697347 * BAR_DEVIATION * 0.01, rel=1e-6)
     assert (values["range_1"], values["range_60"]) == (0.0, 0.0)
 
 

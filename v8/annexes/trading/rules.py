@@ -42,8 +42,7 @@ from v8.model.evaluation.evaluation import MODEL
 from v8.model.evaluation.metrics import FLAT_RETURN, Z_95
 from v8.model.evaluation.significance import BaselineComparison
 from v8.model.evaluation.verdict import Verdict, with_corrected
-from v8.profile.formulas import DAY_S
-from v8.profile.tasks import RANGE_TO_VARIANCE
+from v8.profile.formulas import DAY_S, RANGE_TO_VARIANCE
 
 NAIVE: Final = "naive"
 """The naive forecast of this package: the close stays, and bars ahead have the mean range of as many newest

@@ -31,7 +31,7 @@ from v8.profile.columns import (
     split_origin,
     split_wave,
 )
-from v8.profile.formulas import PERIODS_S
+from v8.profile.formulas import PERIODS_S, RANGE_TO_VARIANCE
 from v8.profile.profile import Profile
 from v8.profile.tasks import TASKS
 
@@ -266,7 +266,7 @@ class Span:
 
     def range_variance(self, num_bars: int) -> FloatArray:
         """Estimate the variance of one bar's log return, (W,), from the mean range of the newest bars."""
-        return tasks.RANGE_TO_VARIANCE * self.mean_range(num_bars) ** 2
+        return RANGE_TO_VARIANCE * self.mean_range(num_bars) ** 2
 
     def mean_range(self, num_bars: int) -> FloatArray:
         """Return the mean log range of the newest bars at each window, shape (W,), unitless."""

@@ -65,12 +65,11 @@ from v8.profile.columns import (
     range_column,
     split_wave,
 )
-from v8.profile.formulas import FLOOR_SHARE, PERIODS_S
+from v8.profile.formulas import FLOOR_SHARE, PERIODS_S, RANGE_TO_VARIANCE
 from v8.profile.indicators import computed_rows
 from v8.profile.profile import Profile
 from v8.profile.quantile_levels import MEDIAN, apart, outer
 from v8.profile.tasks import (
-    RANGE_TO_VARIANCE,
     TASKS,
     Closes,
     variance_weights,

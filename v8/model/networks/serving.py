@@ -55,9 +55,10 @@ from v8.profile.columns import (
     split_origin,
     with_origin,
 )
+from v8.profile.formulas import RANGE_TO_VARIANCE
 from v8.profile.profile import Profile
 from v8.profile.quantile_levels import MEDIAN, apart, outer, quantile_output
-from v8.profile.tasks import RANGE_TO_VARIANCE, TASKS, Closes, naive_closes
+from v8.profile.tasks import TASKS, Closes, naive_closes
 
 CONSTANTS = "constants"  # name of the layer with the constants of the scaling
 LIMITS: Final = "ensemble_limits"
