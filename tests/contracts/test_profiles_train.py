@@ -1,17 +1,21 @@
-"""Every shipped profile builds, trains a step, and forecasts prices in its stated shape."""
+"""Every shipped profile builds, trains a step, forecasts prices in its stated shape, and is saved whole."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
+from keras_3_10 import unknown_keys
 from network_profiles import network_profiles
 
 from v8.data.features.table import FeatureTable
 from v8.data.windows.batches import FleetWindows
 from v8.data.windows.dataset import prepare_series
 from v8.data.windows.span import Span
+from v8.forecaster.model_file import check_keras_file
 from v8.model.training.epoch_input import on_device
 from v8.model.training.trainer import FleetMember, Trainer
 from v8.profile.profile import load_profile
@@ -22,7 +26,7 @@ pytestmark = [pytest.mark.tf, pytest.mark.nightly]
 
 @pytest.mark.parametrize("name", network_profiles())
 def test_g19_a_shipped_profile_takes_its_first_step(
-    name: str, make_table: Callable[..., FeatureTable]
+    name: str, make_table: Callable[..., FeatureTable], tmp_path: Path
 ) -> None:
     profile = load_profile(name)
     data = prepare_series(make_table(profile, num_bars=1_500), profile)
@@ -42,6 +46,19 @@ def test_g19_a_shipped_profile_takes_its_first_step(
     assert any(moved)
     weights = trainer.network_weights(stepped.take(0).weights)
     windows = Span(data.table, profile, data.anchors["test"][:2]).raw_windows()
-    prices = trainer.serving_model(data, weights).forecast_all(windows).points
+    serving = trainer.serving_model(data, weights)
+    prices = serving.forecast_all(windows).points
     for task in profile.tasks:
         assert prices[task].shape == (2, profile.horizon_bars, len(TASKS[task].columns))
+    # The file holds what Keras 3.10 knows, and every weight.
+    file = tmp_path / "model.keras"
+    serving.save(file)
+    assert unknown_keys(file) == []
+    check_keras_file(file)
+    loaded = keras.saving.load_model(file)
+    for mine, its in zip(weights, loaded.trainable_variables, strict=True):  # and nothing else is trained
+        np.testing.assert_array_equal(mine, its.numpy())
+    for mine, its in zip(serving.keras_model.get_weights(), loaded.get_weights(), strict=True):
+        np.testing.assert_array_equal(mine, its)
+    for task, forecast in serving.keras_model(windows).items():
+        np.testing.assert_array_equal(loaded(windows)[task], forecast)

@@ -1,6 +1,7 @@
 """A file that v8 writes loads in older Keras: what that would not know is not in it, and nothing is lost.
 
-Older Keras itself loads such files in `tests/floors`.
+tests/contracts/test_profiles_train.py looks at the file of every shipped profile; older Keras itself loads
+such files in `tests/floors`.
 """
 
 from __future__ import annotations
@@ -8,21 +9,14 @@ from __future__ import annotations
 import json
 import time
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 from keras_3_10 import unknown_keys
-from network_profiles import network_profiles
 
-from v8.data.windows.dataset import SeriesData
-from v8.forecaster.model_file import check_keras_file
-from v8.model.networks.networks import build_network
 from v8.model.networks.published import ABOUT_MEMBER, NO_DATE, save_portable
-from v8.model.networks.serving import ServingGraph, ServingModel
-from v8.profile.profile import load_profile
 
 pytestmark = pytest.mark.tf
 
@@ -30,29 +24,6 @@ pytestmark = pytest.mark.tf
 def config_of(file: Path) -> str:
     with zipfile.ZipFile(file) as archive:
         return archive.read("config.json").decode()
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("name", network_profiles())
-def test_the_file_of_a_shipped_profile_holds_what_keras_3_10_knows_and_every_weight(
-    name: str, make_data: Callable[..., SeriesData], tmp_path: Path
-) -> None:
-    data = make_data(load_profile(name), num_bars=1_500)
-    network = build_network(data.profile, seed=1)
-    weights = [weight.numpy() for weight in network.trainable_variables]
-    graph = ServingGraph(data.profile, data.scaling, network)
-    file = tmp_path / "model.keras"
-    ServingModel(graph, data.scaling, weights).save(file)
-    assert unknown_keys(file) == []
-    check_keras_file(file)
-    windows = data.spans["test"].raw_windows()[:8]
-    loaded = keras.saving.load_model(file)
-    for mine, its in zip(network.get_weights(), loaded.get_layer(network.name).get_weights(), strict=True):
-        np.testing.assert_array_equal(mine, its)
-    for mine, its in zip(weights, loaded.trainable_variables, strict=True):  # and nothing else is trained
-        np.testing.assert_array_equal(mine, its.numpy())
-    for task, prices in graph.model(windows).items():
-        np.testing.assert_array_equal(loaded(windows)[task], prices)
 
 
 def test_the_table_of_keras_3_10_finds_what_plain_keras_writes(tmp_path: Path) -> None:
