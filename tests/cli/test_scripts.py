@@ -143,6 +143,9 @@ def test_what_fails_must_pass_twice_alone(
     alone = f"*test_0*) exit {int(fails_again)}"
     again = f'case "$*" in *lastfailed*) {lists};; {alone};; *numprocesses*) exit 1;; esac'
     stand_in(venv / "bin" / "python", again)
+    last_failed = venv / "pytest" / "v" / "cache" / "lastfailed"
+    last_failed.parent.mkdir(parents=True)
+    last_failed.touch()
     for name in ("ruff", "mypy", "lint-imports"):
         stand_in(venv / "bin" / name)
     assert call("test", bare_path, venv).returncode == status
@@ -188,8 +191,7 @@ def test_every_change_runs_all_but_the_nightly_tests_and_all_runs_the_oldest_ver
     called = calls.read_text().splitlines()
     (tests,) = (line for line in called if "-m pytest" in line)
     assert tests.partition(" -m pytest ")[2].partition(" -m ")[2] == marks
-    assert ("--cov=v8 --cov-branch" in tests) == (words == ())
-    assert any("coverage_floor.py" in line for line in called) == (words == ())
+    assert ("--cov=v8 --cov-branch" in tests) == ("--cov-fail-under=" in tests) == (words == ())
     is_all = "--all" in words
     assert any("save_models.py" in line for line in called) == is_all
     # Where no Python is, the environment of the oldest versions cannot be made.
