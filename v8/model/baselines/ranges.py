@@ -37,8 +37,8 @@ highest errors after the market has changed. The result may still be much worse 
 its error is more than `MAX_ERROR_RATIO` times that of a member, this member is used alone.
 docs/research/frontier.md has the figures.
 
-Legend: W windows, H steps of the horizon, L terms of a log range, R terms of a task, P paths, Q levels, C
-columns of a task, M members.
+Legend: W windows, H steps of the horizon, L terms of a log range, R terms of a task, P paths, Q levels, O of
+them beside the median, C columns of a task, M members.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -186,7 +186,7 @@ class RangeFormula:
 
         Returns:
             Forecasts by member and task, shape (W, H, C); and the distances of the outer quantiles of the
-            paths from their median, per task, shape (W, H, L, C).
+            paths from their median, per task, shape (W, H, O, C).
         """
         levels = span.profile.quantiles or (MEDIAN,)
         medians = {}
@@ -547,10 +547,10 @@ def conformal_widths(
         levels: All levels, ascending.
         actual: Per task, (W, H, C).
         points: Median forecasts per task, (W, H, C).
-        distances: Distances of the outer quantiles from a median, per task, (W, H, L, C).
+        distances: Distances of the outer quantiles from a median, per task, (W, H, O, C).
 
     Returns:
-        Factors per task, (H, L, C).
+        Factors per task, (H, O, C).
     """
     factors = {}
     for task, actual_WHC in actual.items():

@@ -17,7 +17,7 @@ read the raw candles of the window, as `v8.model.baselines.ranges` does in NumPy
 numbers, the network has a share of 1, and the baselines, whose numbers are zeros, have none.
 
 Shape legend: B batch, T lookback, F features, G features of a group, H horizon, C columns of a task,
-K constants, or in closes the 20 bars of the bands, L levels but the median, Q all levels, M members of the
+K constants, or in closes the 20 bars of the bands, O levels but the median, Q all levels, M members of the
 ensemble, R terms, or past ranges, P paths.
 """
 
@@ -146,7 +146,7 @@ class ServingModel(PublishedModel):
         Args:
             ensemble: The fitted baselines.
             shares: Share of each member of the ensemble, per task, shape (M, H), unitless.
-            widths: Factors of the paths' distances of quantiles from the median, per task, shape (H, L, C).
+            widths: Factors of the paths' distances of quantiles from the median, per task, shape (H, O, C).
         """
         layers: dict[str, list[NDArray[Any]]] = {
             LIMITS: [np.array([[ensemble.floor, *ensemble.bounds]])],
@@ -403,7 +403,7 @@ def _coherent_quantiles(
         xp: `numpy` or `keras.ops`.
         profile: The profile.
         points: Per task, (B, H, C).
-        distances: Distances of the outer quantiles from the points, per task, (B, H, L, C).
+        distances: Distances of the outer quantiles from the points, per task, (B, H, O, C).
         limits: The last close, (B, 1, 1), and the smallest volatility, which broadcasts to it.
 
     Returns:
