@@ -76,12 +76,12 @@ def test_a_row_is_what_could_be_forecast_at_its_issue_and_no_earlier(
     issues = exported["issued_at"].unique()
     for issued_at in (issues[0], issues[len(issues) // 2], issues[-1]):
         closed_s = int(issued_at.timestamp())
-        known = candles.select_rows(np.flatnonzero(candles.open_time_s + 900 <= closed_s))
-        assert int(known.open_time_s[-1]) + 900 == closed_s  # the newest closed just then
+        earlier = candles.select_rows(np.flatnonzero(candles.open_time_s + 900 <= closed_s))
+        assert int(earlier.open_time_s[-1]) + 900 == closed_s  # the newest closed just then
         mine = exported[exported["issued_at"] == issued_at].set_index("open_time")
-        alone = forecaster.predict(known)
+        alone = forecaster.predict(earlier)
         pd.testing.assert_frame_equal(mine[[*alone]], alone, check_freq=False)
-        assert (mine["close_naive"] == known.column("close")[-1]).all()
+        assert (mine["close_naive"] == earlier.column("close")[-1]).all()
 
 
 def test_actual_values_is_what_the_candles_tell(trained_run: Any, exported: pd.DataFrame) -> None:

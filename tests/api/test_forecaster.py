@@ -30,12 +30,12 @@ def test_on_the_test_span_evaluating_gives_the_errors_that_were_evaluated(
 ) -> None:
     start = forecaster.metadata["split"]["test"]["first_open"]
     lookback = pd.Timedelta(forecaster.series.bar_s * forecaster.lookback_bars, "s")
-    found = forecaster.evaluation(trained_run.candles, start=pd.Timestamp(start) + lookback)
+    evaluation = forecaster.evaluation(trained_run.candles, start=pd.Timestamp(start) + lookback)
     evaluated = Evaluation.from_json(forecaster.metadata["evaluation"])
-    assert found.num_windows == evaluated.num_windows
+    assert evaluation.num_windows == evaluated.num_windows
     for task in evaluated.tasks:
-        assert found.error(task).overall == pytest.approx(evaluated.error(task).overall, rel=1e-6)
-        assert found.error(task, "naive").overall == pytest.approx(
+        assert evaluation.error(task).overall == pytest.approx(evaluated.error(task).overall, rel=1e-6)
+        assert evaluation.error(task, "naive").overall == pytest.approx(
             evaluated.error(task, "naive").overall, rel=1e-12
         )
 

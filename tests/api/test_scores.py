@@ -260,5 +260,5 @@ def test_until_when_a_plug_in_was_trained_is_unknown_until_somebody_says(
     assert set(board.table.loc[board.table["method"] == "theirs", "task"]) == {"ohlc"} and len(fits) == 1
     assert board.methods.loc["theirs", ["trained_until", "could_know_candles"]].tolist() == ["", "unknown"]
     about = {"theirs": {"trained_until": "2000-01-01", "licence": "apache-2.0"}}
-    told = v8.evaluate({"theirs": "foreign"}, trained_run.candles, profile, about=about)
-    assert told.methods.loc["theirs"].tolist()[1:] == ["2000-01-01T00:00:00Z", "apache-2.0", "no"]
+    evaluated = v8.evaluate({"theirs": "foreign"}, trained_run.candles, profile, about=about)
+    assert evaluated.methods.loc["theirs"].tolist()[1:] == ["2000-01-01T00:00:00Z", "apache-2.0", "no"]

@@ -213,18 +213,18 @@ def test_covariates_in_memory_are_laid_where_the_command_finds_them(home: Path) 
     profile = Profile.model_validate(known | {"features": names, "covariates": (table,)})
     demo = open_source("demo")
     own, other = (demo.candles(Series(name, "1h"), 400).to_frame() for name in ("ETHUSDT", "BTCUSDT"))
-    given = {"BTCUSDT": other, "f.csv": {"time": [1_700_000_000], "rate": [0.5]}}
+    covariates = {"BTCUSDT": other, "f.csv": {"time": [1_700_000_000], "rate": [0.5]}}
     chosen = ["ETHUSDT-1h"]
-    frames = _with_others(own, chosen, profile, given)
+    frames = _with_others(own, chosen, profile, covariates)
     assert [*frames] == ["ETHUSDT-1h", "BTCUSDT-1h"] and chosen == ["ETHUSDT-1h"]
-    folder = _stored_tables(Companions.of(profile, given).tables)
+    folder = _stored_tables(Companions.of(profile, covariates).tables)
     assert (folder / "f.csv").read_text() == "time,rate\n1700000000000000,0.5\n"
     (folder / "f.csv").write_text("time,rate\n1700000000000000,0.7\n")
-    _stored_tables(Companions.of(profile, given).tables)
+    _stored_tables(Companions.of(profile, covariates).tables)
     assert (folder / "f.csv").read_text() == "time,rate\n1700000000000000,0.5\n"
     # The same through the door: one candle for each row of the table there is none.
     with pytest.raises(DataError, match=r"covariates f.csv; got none of 400, 2024"):
-        v8.train(own, profile, series="ETHUSDT-1h", covariates=given, runs="runs", progress=False)
+        v8.train(own, profile, series="ETHUSDT-1h", covariates=covariates, runs="runs", progress=False)
     for candles, others in (
         ("vision", {"BTCUSDT": other}),
         ({"A-1h": own, "A-15m": own}, {"BTCUSDT": other}),

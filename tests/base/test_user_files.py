@@ -76,7 +76,7 @@ def in_place_of(path: Path, kind: str) -> Iterator[None]:
 def test_what_is_no_file_is_neither_read_nor_replaced(kind: str, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "x"
-    told = "a folder in the place of a file" if kind == "folder" else OTHER_KIND
+    expected = "a folder in the place of a file" if kind == "folder" else OTHER_KIND
     with in_place_of(path, kind):
         for call in (
             lambda: read_given(path, 100),
@@ -84,7 +84,7 @@ def test_what_is_no_file_is_neither_read_nor_replaced(kind: str, tmp_path: Path,
             lambda: digest_file(path),
             lambda: write_text(path, "mine"),
         ):
-            assert told in said(call)
+            assert expected in said(call)
         assert path.exists() and not path.is_file()
         assert [entry.name for entry in tmp_path.iterdir()] == ["x"]
 

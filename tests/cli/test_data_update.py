@@ -62,22 +62,22 @@ def test_what_the_api_says_now_can_be_accepted(exchange: ExchangeApi, word: str 
 
 
 def test_a_series_that_fails_exits_3_and_the_others_are_updated(exchange: ExchangeApi) -> None:
-    done = update("--bars", "900", names=("NOPEUSDT-1h", NAMES[0]))
-    assert done.exit_code == 3
-    assert "1 of 2 series " in done.output
-    assert "-1121 Invalid symbol." in " ".join(done.output.split())
-    assert re.search(r"BTCUSDT-15m +1,000", done.output)
-    require_narrow(done.stdout, "2024-09-04T11:45:00Z")
+    updated = update("--bars", "900", names=("NOPEUSDT-1h", NAMES[0]))
+    assert updated.exit_code == 3
+    assert "1 of 2 series " in updated.output
+    assert "-1121 Invalid symbol." in " ".join(updated.output.split())
+    assert re.search(r"BTCUSDT-15m +1,000", updated.output)
+    require_narrow(updated.stdout, "2024-09-04T11:45:00Z")
 
 
 def test_a_symbol_that_no_exchange_has_fails_alone_and_is_not_asked_for(exchange: ExchangeApi) -> None:
-    done = update("--bars", "900", names=(NAMES[0], "BRK.B-1d", NAMES[1]))
-    assert done.exit_code == 3
-    assert "1 of 3 series " in done.output
-    assert "BRK.B-1d" in done.output
-    assert "letters and digits" in done.output
-    assert re.search(r"BTCUSDT-15m +1,000", done.output)
-    assert re.search(r"ETHUSDT-1h +1,000", done.output)
+    updated = update("--bars", "900", names=(NAMES[0], "BRK.B-1d", NAMES[1]))
+    assert updated.exit_code == 3
+    assert "1 of 3 series " in updated.output
+    assert "BRK.B-1d" in updated.output
+    assert "letters and digits" in updated.output
+    assert re.search(r"BTCUSDT-15m +1,000", updated.output)
+    assert re.search(r"ETHUSDT-1h +1,000", updated.output)
     assert {asked["symbol"] for asked in exchange.klines_requests()} == {"BTCUSDT", "ETHUSDT"}
 
 

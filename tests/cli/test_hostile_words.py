@@ -136,9 +136,9 @@ def test_runs_that_is_a_file_is_one_line() -> None:
 def test_ten_thousand_series_are_counted_at_once() -> None:
     names = [f"A{number}-1h" for number in range(10_000)]
     words = [word for name in [*names, names[0]] for word in ("--series", name)]
-    begun = time.process_time()
+    start_s = time.process_time()
     assert "got A0-1h 2 times" in require_one_line(call("data", *words))
-    assert time.process_time() - begun < 20  # a guard: to count each one among all took minutes
+    assert time.process_time() - start_s < 20  # a guard: to count each one among all took minutes
     assert len(load_universe()) == 40
 
 
@@ -149,9 +149,9 @@ def test_a_comparison_never_replaces_files_that_none_wrote(content: str, tmp_pat
         folder.mkdir()
         (folder / f"compare.{kind}").write_text(content)
         process = call("compare-profiles", "aligned", *DEMO, "--out", str(folder))
-        told = require_one_line(process)
-        assert re.search(f"--out: .*; got another file at {folder}/compare.", told)
-        assert "--overwrite" in told
+        line = require_one_line(process)
+        assert re.search(f"--out: .*; got another file at {folder}/compare.", line)
+        assert "--overwrite" in line
         assert (folder / f"compare.{kind}").read_text() == content
 
 

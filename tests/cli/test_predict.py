@@ -54,8 +54,8 @@ def test_a_newest_row_that_cannot_be_used_begins_no_forecast(trained_run: Any, t
     frame.to_csv(tmp_path / "BTCUSDT-15m.csv")
     refused = call(str(trained_run.folder), "--source", "files", "--data-dir", str(tmp_path), "--allow-old")
     assert (refused.exit_code, refused.stdout) == (3, "")
-    told = "got row 700 of 2024-12-31T23:45:00Z: low <= open, close <= high violated (open "
-    assert "error: BTCUSDT-15m from files: " in refused.stderr and told in refused.stderr
+    expected = "got row 700 of 2024-12-31T23:45:00Z: low <= open, close <= high violated (open "
+    assert "error: BTCUSDT-15m from files: " in refused.stderr and expected in refused.stderr
 
 
 @pytest.fixture(scope="module")

@@ -270,8 +270,8 @@ def test_a_terminal_shows_one_bar_per_series_at_work_up_to_a_limit(
     last = screen.getvalue().rpartition("4.00")[2]
     shown = [series for series in many if f"{series} train" in last]
     assert shown == many[2:MOST_PROGRESS_BARS]
-    told = "2 of 10, 8 still training, a few seconds left"
-    assert told in " ".join(last.replace("\x1b[0m", "").split())
+    expected = "2 of 10, 8 still training, a few seconds left"
+    assert expected in " ".join(last.replace("\x1b[0m", "").split())
 
 
 def score(multiple: float, *p_values: float, beside: str = "naive") -> Verdict:

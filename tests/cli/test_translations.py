@@ -64,8 +64,8 @@ def shown(file: Path, sentence: str) -> str:
 
 
 def test_a_module_is_searched_for_sentences_and_comments_for_translators() -> None:
-    found = extract_module(BytesIO(MODULE.encode()), (), (TRANSLATORS,), {"file": "v8/page.py"})
-    assert [(line, sentence, comments) for line, _, sentence, comments in found] == [
+    sentences = extract_module(BytesIO(MODULE.encode()), (), (TRANSLATORS,), {"file": "v8/page.py"})
+    assert [(line, sentence, comments) for line, _, sentence, comments in sentences] == [
         (7, "Run of {name}", ["Translators: the name is that of a profile,", "such as frontier."]),
         (9, "median", []),
         (9, "Two parts.", []),
@@ -74,8 +74,8 @@ def test_a_module_is_searched_for_sentences_and_comments_for_translators() -> No
 
 def test_a_template_is_searched_for_sentences() -> None:
     markup = "<h2>[[Series]]</h2>\n<p title='[[Show]]'>{table} [[{n} days]]</p>"
-    found = [(line, text) for line, _, text, _ in extract_template(BytesIO(markup.encode()), (), (), {})]
-    assert found == [(1, "Series"), (2, "Show"), (2, "{n} days")]
+    sentences = [(line, text) for line, _, text, _ in extract_template(BytesIO(markup.encode()), (), (), {})]
+    assert sentences == [(1, "Series"), (2, "Show"), (2, "{n} days")]
 
 
 @pytest.mark.parametrize("argument", ['"a" + name', 'f"{name} days"', "name"])

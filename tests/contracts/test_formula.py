@@ -23,14 +23,14 @@ FORMULA = load_profile("range_paths")
 def test_the_formula_goes_from_its_profile_to_the_leaderboard_and_equals_itself(
     run_toy: Callable[..., Any], tmp_path: Path
 ) -> None:
-    made = run_toy(FORMULA.with_budget(newest_bars=smoke_bars(FORMULA), epochs=1), tmp_path)
-    evaluation = Evaluation.from_json(made.evaluation)
+    run = run_toy(FORMULA.with_budget(newest_bars=smoke_bars(FORMULA), epochs=1), tmp_path)
+    evaluation = Evaluation.from_json(run.evaluation)
     for task in FORMULA.tasks:
         assert evaluation.against(task, "range_paths").verdict == "equals range_paths"
         assert evaluation.against(task, "range_paths").p_value is None
-    (row,) = csv.DictReader(io.StringIO(made.leaderboard))
+    (row,) = csv.DictReader(io.StringIO(run.leaderboard))
     assert row["epochs_run"] == "0"
-    assert "fitted to the train" in made.page
+    assert "fitted to the train" in run.page
 
 
 @pytest.mark.parametrize(

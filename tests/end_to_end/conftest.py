@@ -58,8 +58,8 @@ class Workplace:
     def words(self, *series: str, more: tuple[str, ...] = ()) -> list[str]:
         """Return the main job's arguments for some series of this workplace."""
         chosen = [word for name in series for word in ("--series", name)]
-        where = ["--profile", str(self.profile), "--source", "files", "--data-dir", str(self.candles)]
-        return ["run", *where, "--runs", str(self.runs), *chosen, *more]
+        options = ["--profile", str(self.profile), "--source", "files", "--data-dir", str(self.candles)]
+        return ["run", *options, "--runs", str(self.runs), *chosen, *more]
 
     def start(self, words: list[str], **options: object) -> subprocess.Popen[str]:
         """Start `python -m v8` with arguments, output in one pipe."""

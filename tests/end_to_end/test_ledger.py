@@ -552,8 +552,8 @@ def test_an_address_that_is_none_is_refused_before_anything_is_opened(
 ) -> None:
     process = call("forecast", tmp_path, "--post", "you.example")
     rule = "is http://HOST/PATH or https://HOST/PATH, without a user"
-    told = f"error: --post: {rule}; got another text. Name your receiver.\n"
-    assert (process.exit_code, process.stderr) == (2, told)
+    expected = f"error: --post: {rule}; got another text. Name your receiver.\n"
+    assert (process.exit_code, process.stderr) == (2, expected)
 
 
 @pytest.mark.tf

@@ -74,8 +74,8 @@ def test_the_password_of_an_archive_is_written_nowhere(
     address = f"http://me:{PASSWORD}@{guarded_archive}"
     workplace.env = {**workplace.env, "V8_HOME": str(home), "V8_VISION_URL": address, "NO_PROXY": "*"}
     three = [word for name in (GOOD, BAD, GONE) for word in ("--series", name)]
-    where = ["--profile", str(workplace.profile), "--runs", str(tmp_path / "runs")]
-    result = workplace.call(["run", *where, "--epochs", "1", "--workers", "1", *three])
+    options = ["--profile", str(workplace.profile), "--runs", str(tmp_path / "runs")]
+    result = workplace.call(["run", *options, "--epochs", "1", "--workers", "1", *three])
     assert result.returncode == 4, result.stdout + result.stderr
     data = workplace.call(["data", *three])
     assert data.returncode == 3

@@ -474,8 +474,8 @@ def test_a_model_under_another_name_is_refused_whatever_its_metadata_say(
     tmp_path: Path, trained_run: Any
 ) -> None:
     renamed = changed_copy(trained_run.folder, tmp_path / "ETHUSDT-1h", **OTHER)
-    told = r"model\.keras: must be the model of ETHUSDT-1h, .* got one that was made for BTCUSDT-15m\."
-    with pytest.raises(ArtifactError, match=told):
+    expected = r"model\.keras: must be the model of ETHUSDT-1h, .* got one that was made for BTCUSDT-15m\."
+    with pytest.raises(ArtifactError, match=expected):
         Forecaster.load(renamed)
 
 

@@ -86,8 +86,8 @@ def test_forecasts_are_those_of_keras_alone_and_in_a_history(
     with pytest.warns(UserWarning, match="candles of the training"):
         history = by_runtime["onnx"].forecast_history(candles, stride=7)
     newest = history.index.get_level_values("issued_at").max()
-    known = candles.select_rows(np.flatnonzero(candles.open_time_s + 900 <= newest.timestamp()))
-    alone = by_runtime["onnx"].predict(known)
+    earlier = candles.select_rows(np.flatnonzero(candles.open_time_s + 900 <= newest.timestamp()))
+    alone = by_runtime["onnx"].predict(earlier)
     pd.testing.assert_frame_equal(history.loc[newest].droplevel("step"), alone, check_freq=False)
 
 

@@ -80,8 +80,8 @@ def made(
 
 
 def call(made: SimpleNamespace, *words: str) -> Result:
-    where = [str(made.run), "--source", "files", "--data-dir", str(made.candles_dir), "--allow-old"]
-    return CliRunner().invoke(app, ["predict", *where, *words])
+    options = [str(made.run), "--source", "files", "--data-dir", str(made.candles_dir), "--allow-old"]
+    return CliRunner().invoke(app, ["predict", *options, *words])
 
 
 @pytest.fixture(scope="module")
@@ -107,9 +107,9 @@ def test_paths_are_true_candles_with_the_quantiles_that_are_forecast(
     for number, name in enumerate(OHLC):
         for level in LEVELS:
             column = name if level == 0.5 else f"{name}_q{100 * level:.0f}"
-            found = np.quantile(values[:, :, number], level, axis=0)
+            quantiles = np.quantile(values[:, :, number], level, axis=0)
             # What is stated: low and high that have to hold open and close move by little of the interval.
-            assert (np.abs(found - forecast[column]) <= 0.01 * reach).all(), column
+            assert (np.abs(quantiles - forecast[column]) <= 0.01 * reach).all(), column
 
 
 @pytest.mark.nightly
@@ -139,8 +139,8 @@ def test_the_seed_decides_which_paths_come_first(made: SimpleNamespace, teacher_
     assert not some.equals(other)
     rows = {tuple(one.to_numpy().ravel()) for _, one in every.groupby(level="path")}
     for drawn in (some, other):
-        found = {tuple(one.to_numpy().ravel()) for _, one in drawn.groupby(level="path")}
-        assert len(found) == 20 and found <= rows
+        drawn_rows = {tuple(one.to_numpy().ravel()) for _, one in drawn.groupby(level="path")}
+        assert len(drawn_rows) == 20 and drawn_rows <= rows
     with pytest.raises(DataError, match="the model has 512 paths; got 513 asked for"):
         teacher_forced.paths(candles, 513)
 
@@ -187,8 +187,10 @@ def test_quantiles_are_taken_in_the_order_of_the_paths() -> None:
 @pytest.mark.tf
 def test_a_model_without_paths_refuses_and_says_which_have_them(trained_run: Any) -> None:
     forecaster = v8.load(trained_run.folder)
-    told = r"paths need `calibration: ensemble`, family `range_paths` or quantiles trained after 1.0.0; got a"
-    with pytest.raises(DataError, match=told):
+    expected = (
+        r"paths need `calibration: ensemble`, family `range_paths` or quantiles trained after 1.0.0; got a"
+    )
+    with pytest.raises(DataError, match=expected):
         forecaster.paths(trained_run.candles)
     words = ["--source", "files", "--data-dir", str(trained_run.candles_dir), "--allow-old", "--paths", "9"]
     result = CliRunner().invoke(app, ["predict", str(trained_run.folder), *words])
@@ -268,8 +270,10 @@ def test_a_newcomer_is_marked_wherever_it_is_printed(made: SimpleNamespace) -> N
 @pytest.mark.tf
 def test_what_nobody_can_forecast_is_one_error(made: SimpleNamespace, tmp_path: Path) -> None:
     refused = call(made, "--series", "BTCUSDT-1h")
-    told = "BTCUSDT-1h: needs a model of its own, or models of other series at 1h; got models of ETHUSDT-15m"
-    assert refused.exit_code != 0 and told in " ".join(refused.stderr.split())
+    expected = (
+        "BTCUSDT-1h: needs a model of its own, or models of other series at 1h; got models of ETHUSDT-15m"
+    )
+    assert refused.exit_code != 0 and expected in " ".join(refused.stderr.split())
     assert len([line for line in refused.stderr.splitlines() if "error:" in line]) == 1
     with pytest.raises(ArtifactError, match="other series at 1h"):
         open_place(made.run).forecaster_of("BTCUSDT-1h")
@@ -295,9 +299,9 @@ def test_inputs_outside_of_what_training_saw_are_named(
         assert (least, most) == (values.min(), values.max())
     # At the end of the train span all of it was seen; a last bar over a fifth of its price was not.
     end_s = int(data.table.open_time_s[train.anchors[-1]])
-    known = candles.newest(700, end_s=end_s)
-    assert teacher_forced.out_of_range_features(known) == {}
-    frame = known.to_frame()
+    newest = candles.newest(700, end_s=end_s)
+    assert teacher_forced.out_of_range_features(newest) == {}
+    frame = newest.to_frame()
     frame.iloc[-1, frame.columns.get_loc("low")] *= 0.8
     wild = checked_candles(frame, candles.series)
     found = teacher_forced.out_of_range_features(wild)
@@ -318,8 +322,8 @@ def test_inputs_outside_of_what_training_saw_are_named(
         ]
         assert bool(marked) != is_familiar and all("range_1" in line for line in marked)
     told_now = json.loads(call(made, "--series", TEACHER_FORCED[0], "--format", "json").stdout)
-    known = candles.newest(teacher_forced.needed_bars)
-    assert told_now["out_of_range_features"] == teacher_forced.out_of_range_features(known) and told_now[
+    newest = candles.newest(teacher_forced.needed_bars)
+    assert told_now["out_of_range_features"] == teacher_forced.out_of_range_features(newest) and told_now[
         "is_in_range"
     ] == (not told_now["out_of_range_features"])
 

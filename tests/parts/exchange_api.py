@@ -171,16 +171,16 @@ class ExchangeApi(LocalServer):
 
     def answer(self, path: str, authorization: str | None) -> tuple[ApiFault, bytes, dict[str, str]]:
         """Return status and faults, body and headers of an answer."""
-        asked = urlsplit(path)
+        address = urlsplit(path)
         if self.password and authorization != _basic(self.password):
             return ApiFault(401), b"", {}
         with self._lock:
-            if asked.path.startswith(self.archive_path):
+            if address.path.startswith(self.archive_path):
                 self.archive_requests.append(path)
-                content = self._archive(asked.path) if self.has_archive else None
+                content = self._archive(address.path) if self.has_archive else None
                 return ApiFault(404 if content is None else 200), content or b"", {}
             self.requests.append(path)
-            return self._api(asked.path, dict(parse_qsl(asked.query)))
+            return self._api(address.path, dict(parse_qsl(address.query)))
 
     def _api(self, path: str, query: dict[str, str]) -> tuple[ApiFault, bytes, dict[str, str]]:
         self.used_weight += WEIGHTS.get(path, 0)

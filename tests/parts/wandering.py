@@ -17,11 +17,11 @@ def wandering(num_days: int, seed: int = 0) -> TradingCase:
     last = 100 * np.exp(np.append(0, np.cumsum(steps.sum(axis=1))[:-1]))
     paths = last[:, None] * np.exp(np.cumsum(steps, axis=1))
     ends = (paths[:, 0], paths.max(axis=1), paths.min(axis=1), paths[:, -1])
-    made = MarketWindows(np.stack(ends, axis=-1)[:, None], last, np.arange(num), 3_600)
+    windows = MarketWindows(np.stack(ends, axis=-1)[:, None], last, np.arange(num), 3_600)
 
     def says(deviation: np.ndarray) -> MarketForecast:
         sides = np.exp(1.6 * deviation / 2)
         around = np.stack([last, last * sides, last / sides, last], axis=-1)[:, None]
-        return calibrate_forecast(made, around, last, around)
+        return calibrate_forecast(windows, around, last, around)
 
-    return TradingCase("BTCUSDT-1h", made, {MODEL: says(calm), NAIVE: says(np.roll(calm, 12))})
+    return TradingCase("BTCUSDT-1h", windows, {MODEL: says(calm), NAIVE: says(np.roll(calm, 12))})

@@ -260,8 +260,8 @@ def test_a_misspelt_key_is_told_and_not_that_the_right_one_is_missing(tmp_path: 
     content["training"]["batchsize"] = content["training"].pop("batch_size")
     path = tmp_path / "mine.yaml"
     path.write_text(yaml.safe_dump(content), "utf-8")
-    told = r"key training.batchsize: .*got the unknown key 'batchsize'\. Did you mean batch_size\.$"
-    with pytest.raises(ProfileError, match=told):
+    expected = r"key training.batchsize: .*got the unknown key 'batchsize'\. Did you mean batch_size\.$"
+    with pytest.raises(ProfileError, match=expected):
         load_profile(str(path))
 
 
@@ -518,8 +518,8 @@ def test_covariates_that_cannot_be_are_refused(
 
 
 def test_a_formula_has_no_quantiles_and_says_so_first(tmp_path: Path) -> None:
-    told = r"quantiles must be \[\] with family range_paths, a formula .* got \(0\.1, 0\.5, 0\.9\)\."
-    with pytest.raises(ProfileError, match=told):
+    expected = r"quantiles must be \[\] with family range_paths, a formula .* got \(0\.1, 0\.5, 0\.9\)\."
+    with pytest.raises(ProfileError, match=expected):
         load_profile(written(tmp_path, network={"family": "range_paths"}, quantiles=[0.1, 0.5, 0.9]))
 
 

@@ -152,8 +152,8 @@ def test_a_store_that_has_grown_holds_what_is_computed_at_once(
         except DataError as error:  # a hole may leave too little
             assert "without a gap" in str(error)
             continue
-        found = store.table(candles, SOME)
-        assert by_time(found) == by_time(expected)
+        table = store.table(candles, SOME)
+        assert by_time(table) == by_time(expected)
     assert not store.stats.damaged_files
 
 

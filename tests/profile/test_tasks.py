@@ -161,14 +161,14 @@ def test_what_is_coherent_is_left_as_it_is(task: Task, data: st.DataObject) -> N
 def test_candles_have_their_low_below_and_their_high_above_and_keep_open_and_close(
     values: np.ndarray,
 ) -> None:
-    made = TASKS["ohlc"].coherent(np, values, LAST, LEAST)
-    opens, highs, lows, closes = np.moveaxis(made, -1, 0)
+    coherent = TASKS["ohlc"].coherent(np, values, LAST, LEAST)
+    opens, highs, lows, closes = np.moveaxis(coherent, -1, 0)
     assert (lows <= np.minimum(opens, closes)).all()
     assert (highs >= np.maximum(opens, closes)).all()
-    assert (made >= 0.01 * LAST).all()
-    assert (made > 0).all()
+    assert (coherent >= 0.01 * LAST).all()
+    assert (coherent > 0).all()
     raised = np.maximum(values, 0.01 * LAST)
-    np.testing.assert_array_equal(made[..., [0, 3]], raised[..., [0, 3]])
+    np.testing.assert_array_equal(coherent[..., [0, 3]], raised[..., [0, 3]])
     # The column named high that is too low gives way, not the candle.
     np.testing.assert_array_equal(highs, raised[..., [0, 1, 3]].max(axis=-1))
     np.testing.assert_array_equal(lows, raised[..., [0, 2, 3]].min(axis=-1))
@@ -176,16 +176,16 @@ def test_candles_have_their_low_below_and_their_high_above_and_keep_open_and_clo
 
 @given(values=values_of(TASKS["bands"]))
 def test_the_upper_band_is_the_larger_of_the_two(values: np.ndarray) -> None:
-    made = TASKS["bands"].coherent(np, values, LAST, LEAST)
-    np.testing.assert_array_equal(made[..., 0], values.max(axis=-1))
-    np.testing.assert_array_equal(made[..., 1], values.min(axis=-1))
+    coherent = TASKS["bands"].coherent(np, values, LAST, LEAST)
+    np.testing.assert_array_equal(coherent[..., 0], values.max(axis=-1))
+    np.testing.assert_array_equal(coherent[..., 1], values.min(axis=-1))
 
 
 @given(values=values_of(TASKS["volatility"]))
 def test_volatility_is_above_zero(values: np.ndarray) -> None:
-    made = TASKS["volatility"].coherent(np, values, LAST, LEAST)
-    assert (made >= LEAST).all()
-    np.testing.assert_array_equal(made[values > LEAST], values[values > LEAST])
+    coherent = TASKS["volatility"].coherent(np, values, LAST, LEAST)
+    assert (coherent >= LEAST).all()
+    np.testing.assert_array_equal(coherent[values > LEAST], values[values > LEAST])
 
 
 def medians(values: np.ndarray) -> Any:

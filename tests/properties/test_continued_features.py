@@ -82,8 +82,10 @@ def test_a_formula_of_ones_own_may_look_at_all_of_its_piece(seed: int, cut: int)
     FEATURES.register(Feature("total", "volume so far, base currency", "this test", Kind.POSITIVE, total))
     try:
         candles = random_candles(seed, [])
-        known = compute_columns(candles.newest(NUM_ROWS, int(candles.open_time_s[cut - 1])), ["total", "rsi"])
-        went_on = gone_on(known, candles, ["total", "rsi"])
+        newest = compute_columns(
+            candles.newest(NUM_ROWS, int(candles.open_time_s[cut - 1])), ["total", "rsi"]
+        )
+        went_on = gone_on(newest, candles, ["total", "rsi"])
         assert_same_bits(went_on, compute_columns(candles, ["total", "rsi"]))
     finally:
         FEATURES.pop("total")

@@ -73,10 +73,10 @@ def checked(frame: pd.DataFrame, series: Series) -> Candles:
 
 
 def joined(own: pd.DataFrame, other: pd.DataFrame, table: pd.DataFrame, names: tuple[str, ...]) -> Candles:
-    given: dict[str, object] = {"rates.csv": table}
+    covariates: dict[str, object] = {"rates.csv": table}
     if neighbours(names):  # what is never read is refused
-        given["BTCUSDT"] = checked(other, OTHER)
-    return Companions(covariate_inputs(names), [TABLE], given).joined(checked(own, OWN))
+        covariates["BTCUSDT"] = checked(other, OTHER)
+    return Companions(covariate_inputs(names), [TABLE], covariates).joined(checked(own, OWN))
 
 
 def by_time(table: FeatureTable) -> Mapping[int, bytes]:
@@ -101,9 +101,9 @@ def test_g3_the_future_of_another_series_changes_no_earlier_row(seed: int, cut: 
     changed = other.copy()
     changed.loc[cut:, list(OHLCV)] = random_market(seed + 2).loc[cut:, list(OHLCV)]
     before, after = (compute_table(joined(own, each, table, NAMES), NAMES) for each in (other, changed))
-    found = differing(before, after)
+    differences = differing(before, after)
     # From the changed candle's own row on, which is known when it has closed; and every change is seen.
-    assert found == [START_S + BAR_S * row for row in range(cut, NUM_ROWS)]
+    assert differences == [START_S + BAR_S * row for row in range(cut, NUM_ROWS)]
 
 
 @settings(deadline=None, max_examples=25)
@@ -118,10 +118,10 @@ def test_g3_a_row_of_a_table_counts_for_no_bar_that_closed_before_it_was_known(s
     changed.loc[is_later, "rate"] += 1.0
     names = ("close", "csv.rate")
     before, after = (compute_table(joined(own, other, each, names), names) for each in (table, changed))
-    found = differing(before, after)
+    differences = differing(before, after)
     first_s = int(table["time"][is_later].iloc[0]) + TABLE.available_after_s
-    assert min(found) + BAR_S >= first_s > close_s
-    assert min(found) < first_s
+    assert min(differences) + BAR_S >= first_s > close_s
+    assert min(differences) < first_s
 
 
 @settings(deadline=None, max_examples=10)
@@ -144,8 +144,8 @@ def test_g3_a_target_moved_into_a_covariate_is_found_by_what_is_known_of_all(ahe
 
     def block(own: pd.DataFrame) -> pd.DataFrame:
         ranges = np.log(own["high"] / own["low"])
-        told = pd.DataFrame({"time": own["open_time"] // 1000, "rate": ranges.shift(-ahead)})
-        return told.dropna()
+        frame = pd.DataFrame({"time": own["open_time"] // 1000, "rate": ranges.shift(-ahead)})
+        return frame.dropna()
 
     own = random_market(1)
     other = random_market(2)

@@ -135,9 +135,9 @@ def test_every_forecast_of_every_fold_is_in_one_table(undisturbed: Path, tmp_pat
     written = write_forecasts(undisturbed, file, form="parquet", open_source=demo)
     table = pd.read_parquet(file)
     assert (written.num_rows, written.missing, written.notes) == (len(table), {}, [])
-    found = table.groupby(["fold", "series"])
-    assert set(found.groups) == {(fold, str(series)) for fold in (1, 2) for series in SERIES}
-    for (fold, name), rows in found:
+    groups = table.groupby(["fold", "series"])
+    assert set(groups.groups) == {(fold, str(series)) for fold in (1, 2) for series in SERIES}
+    for (fold, name), rows in groups:
         metadata = read_metadata(undisturbed / f"fold-{fold}" / name)
         assert int(rows["issued_at"].min().timestamp()) >= metadata.trained_until_s
         assert len(rows) == metadata.evaluation.num_windows * 2
@@ -236,8 +236,8 @@ def test_a_fold_whose_candles_changed_is_not_pooled_with_what_was_evaluated_of_t
         (2, "ETHUSDT-15m"),
     ]
     assert "was started with 2,250 candles" in results.failures["fold-2"]["BTCUSDT-15m"]
-    told = "1 model failed or not finished. Incomplete: fold 2 (1 of 2 models)"
-    assert told in headline(results) and told in backtest_page(results)
+    expected = "1 model failed or not finished. Incomplete: fold 2 (1 of 2 models)"
+    assert expected in headline(results) and expected in backtest_page(results)
     (pool,) = (one for one in results.pools if one.name == "all folds")
     assert pool.tasks["ohlc"].num_cells == 3
     assert "All folds are complete." in headline(read_results(path, plan))

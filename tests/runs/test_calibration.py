@@ -133,14 +133,14 @@ def test_the_published_model_computes_the_formulas_of_an_ensemble(
     model.add_calibration(ensemble, dict.fromkeys(data.profile.tasks, shares), {})
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
-    made = forecast_windows(loaded, span.raw_windows())
+    outputs = forecast_windows(loaded, span.raw_windows())
     expected = ensemble.member_forecasts(span, {})[0][member]
     for name, values in expected.items():
         if name == TASK_OHLC and member == "regression":
             values[..., 1] = values[..., [0, 1, 3]].max(axis=-1)
             values[..., 2] = values[..., [0, 2, 3]].min(axis=-1)
         unit = span.last_close[:, None, None] if TASKS[name].is_price else np.abs(values)
-        assert np.max(np.abs(made[name] - values) / unit) < 3e-5
+        assert np.max(np.abs(outputs[name] - values) / unit) < 3e-5
 
 
 def test_an_ensemble_is_folded_in_with_the_shares_that_are_told(

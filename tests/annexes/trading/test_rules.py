@@ -107,14 +107,14 @@ def test_the_level_of_ranges_is_learnt_from_the_past_alone() -> None:
     past = market((100, 102, 98, 101))
     now = market((100, 101, 99, 100))
     told = np.array([[[100, 101, 99, 100.0]]])
-    made = calibrate_forecast(past, told, now.last_close_N, told)
-    assert made.variance == pytest.approx(mean_variance(log_ranges(past.actual_NHC)))
+    calibrated = calibrate_forecast(past, told, now.last_close_N, told)
+    assert calibrated.variance == pytest.approx(mean_variance(log_ranges(past.actual_NHC)))
     # A forecast of the ranges themselves decides, if there is one; candles are as before.
     ranges = (np.array([[0.05]]), np.array([[0.15]]))
     ranged = calibrate_forecast(past, told, now.last_close_N, told, ranges_NH=ranges)
     assert ranged.variance == pytest.approx(9 * mean_variance(log_ranges(past.actual_NHC)))
-    assert (ranged.low, ranged.high) == (made.low, made.high)
-    assert np.log(made.close_interval[1] / 100) == pytest.approx(
+    assert (ranged.low, ranged.high) == (calibrated.low, calibrated.high)
+    assert np.log(calibrated.close_interval[1] / 100) == pytest.approx(
         np.log([101 / 100])
     )  # as far as the past's close moved
 
@@ -142,8 +142,8 @@ def test_what_is_known_does_not_pay_for_what_it_has_to_trade_often() -> None:
 
 @pytest.mark.parametrize("terms", [FREE, COSTS])
 def test_the_actual_values_is_a_bound(terms: TradingTerms) -> None:
-    found = evaluate_trading([wandering(30)], terms)
-    for one in (*found.pooled, *found.by_series):
+    trading = evaluate_trading([wandering(30)], terms)
+    for one in (*trading.pooled, *trading.by_series):
         assert one.gains[PERFECT_FORESIGHT] == max(one.gains.values())
 
 

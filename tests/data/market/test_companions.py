@@ -64,13 +64,13 @@ def test_a_forecast_needs_all_beside_the_newest_candle(files: CandleSource) -> N
     whole = DEMO.candles(ETH, 40)
     rates = TableSettings(file="rates.csv", time="time", columns=("rate",), available_after_s=0, max_age_s=1)
     rows = {"time": [int(at_s) + 900 for at_s in whole.open_time_s if at_s != NEWEST_S - 9_000]}
-    given = {"rates.csv": rows | {"rate": [0.1] * 39}}
+    covariates = {"rates.csv": rows | {"rate": [0.1] * 39}}
     # Of the table a candle lacks, too, but not at the end: that is no reason.
     with pytest.raises(
         DataError,
         match=r"ETHUSDT-15m: .*2024-12-31T23:45:00Z.*got BTCUSDT-15m up to the.*2024-12-31T23:15:00Z",
     ):
-        Companions(covariate_inputs((*NAMES, "csv.rate")), [rates], given).newest(files, ETH, 20)
+        Companions(covariate_inputs((*NAMES, "csv.rate")), [rates], covariates).newest(files, ETH, 20)
     assert len(Companions(covariate_inputs(NAMES)).newest(DEMO, ETH, 20)) == 20
 
 
@@ -95,8 +95,8 @@ def test_a_neighbour_that_nobody_has_is_named(tmp_path: Path) -> None:
 def test_candles_of_another_time_never_meet_and_the_error_tells_both_times() -> None:
     old = DEMO.candles(BTC, 50, NEWEST_S - 100 * 900)
     span = "; BTCUSDT-15m has 2024-12-30T10:30:00Z to 2024-12-30T22:45:00Z"
-    told = f"needs candles with the covariates BTCUSDT-15m; got none of 30, .*{span}"
-    with pytest.raises(DataError, match=told):
+    expected = f"needs candles with the covariates BTCUSDT-15m; got none of 30, .*{span}"
+    with pytest.raises(DataError, match=expected):
         Companions(covariate_inputs(NAMES), in_memory={"BTCUSDT": old}).joined(DEMO.candles(ETH, 30))
 
 
@@ -127,19 +127,21 @@ def test_a_neighbour_without_volumes_cannot_give_what_is_made_of_them() -> None:
         values[:, -1] = np.nan
         return replace(candles, values=values)
 
-    given = {"BTCUSDT": silent(DEMO.candles(BTC, 30))}
-    assert len(Companions(covariate_inputs(NAMES), in_memory=given).joined(DEMO.candles(ETH, 30))) == 30
+    covariates = {"BTCUSDT": silent(DEMO.candles(BTC, 30))}
+    assert len(Companions(covariate_inputs(NAMES), in_memory=covariates).joined(DEMO.candles(ETH, 30))) == 30
     with pytest.raises(DataError, match=r"BTCUSDT-15m: .*got candles without a"):
-        Companions(covariate_inputs(("BTCUSDT.volume_norm",)), in_memory=given).joined(DEMO.candles(ETH, 30))
+        Companions(covariate_inputs(("BTCUSDT.volume_norm",)), in_memory=covariates).joined(
+            DEMO.candles(ETH, 30)
+        )
 
 
 def test_a_table_that_ends_leaves_bars_without_a_value() -> None:
     table = TableSettings(
         file="rates.csv", time="time", columns=("rate",), available_after_s=0, max_age_s=8 * 3_600
     )
-    given = {"rates.csv": {"time": [NEWEST_S - 9 * 3_600], "rate": [0.5]}}
+    covariates = {"rates.csv": {"time": [NEWEST_S - 9 * 3_600], "rate": [0.5]}}
     own = DEMO.candles(ETH, 60)
-    found = Companions(covariate_inputs(("csv.rate",)), [table], given).joined(own)
+    found = Companions(covariate_inputs(("csv.rate",)), [table], covariates).joined(own)
     # It counts for bars that close from its time until eight hours later: 33 of a quarter of an hour each.
     assert set(found.covariates["csv.rate"].tolist()) == {0.5}
     assert found.open_time_s[[0, -1]].tolist() == [NEWEST_S - 37 * 900, NEWEST_S - 5 * 900]

@@ -38,11 +38,13 @@ def test_times_at_which_bars_close_are_no_open_times(
 ) -> None:
     closes = frame.rename(columns={"open_time": "time"})
     closes["time"] += HOUR_MS - early_ms
-    told = rf"such as 2024-01-01T00:59:59.*Z, {said} before a bar ends: closes\. .* open: add {said} and sub"
-    with pytest.raises(DataError, match=told):
+    expected = (
+        rf"such as 2024-01-01T00:59:59.*Z, {said} before a bar ends: closes\. .* open: add {said} and sub"
+    )
+    with pytest.raises(DataError, match=expected):
         read(closes)
     closes.to_csv(tmp_path / "BTCUSDT-1h.csv", index=False)
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=expected):
         FilesSource(tmp_path).candles(HOURLY, 10)
 
 
@@ -119,9 +121,9 @@ def test_numbers_of_16_bits_are_no_prices(frame: pd.DataFrame) -> None:
 
 def test_rows_without_names_are_refused_where_open_and_close_are_swapped(frame: pd.DataFrame) -> None:
     swapped = frame[["open_time", "close", "high", "low", "open", "volume"]]
-    told = "opens .* from the close before, and closes 0.00% from the open before: open and close swapped"
+    expected = "opens .* from the close before, and closes 0.00% from the open before: open and close swapped"
     for given in (swapped.to_numpy(), swapped.to_numpy().tolist(), swapped.set_axis(frame.columns, axis=1)):
-        with pytest.raises(DataError, match=told):
+        with pytest.raises(DataError, match=expected):
             read(given)
     for given in (swapped, swapped.to_records(index=False)):  # which have names
         assert read(given).digest == read(frame).digest

@@ -122,12 +122,12 @@ def test_a_table_that_is_not_there_names_the_flag(folder: Path) -> None:
 
 def test_a_table_written_as_csv_reads_back_as_it_was(folder: Path) -> None:
     times = [MIDNIGHT_S, MIDNIGHT_S + 0.25, MIDNIGHT_S + 60]
-    given = pd.DataFrame({"time": times, "rate": [0.1, 1 / 3, -2e-17]})
-    table = user_table(given, settings(), "a test")
+    frame = pd.DataFrame({"time": times, "rate": [0.1, 1 / 3, -2e-17]})
+    table = user_table(frame, settings(), "a test")
     (folder / "funding.csv").write_text(table.to_csv())
     again = read_user_table(settings())
     assert again.time_us.tolist() == table.time_us.tolist() == [round(time * 1e6) for time in times]
-    assert again.columns["rate"].tolist() == given["rate"].tolist()
+    assert again.columns["rate"].tolist() == frame["rate"].tolist()
 
 
 def test_a_frame_has_its_times_in_a_column_or_in_the_index() -> None:

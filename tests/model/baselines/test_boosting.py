@@ -99,8 +99,8 @@ def test_what_depends_on_the_step_alone_is_learned_to_the_digit(make_market_span
     # Highs reach k recent ranges k steps ahead: 40 trees of rate 0.3 leave 0.7 ** 40 = 6e-7 of the way.
     series = make_market_span(num_train=200, tasks=("ohlc",))
     teacher_forced = series.learned(actual={"ohlc": _stepped(series.train)}).train
-    made = fit_boosted([teacher_forced], SMALL)(series.test)["ohlc"]
-    np.testing.assert_allclose(made, _stepped(series.test), rtol=1e-7)
+    forecast = fit_boosted([teacher_forced], SMALL)(series.test)["ohlc"]
+    np.testing.assert_allclose(forecast, _stepped(series.test), rtol=1e-7)
 
 
 @pytest.mark.usefixtures("with_lightgbm")

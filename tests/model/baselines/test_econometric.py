@@ -74,7 +74,9 @@ def test_the_clock_learns_at_which_quarters_of_the_hour_bars_are_long(make_marke
     def longer_at_full_hours(name: str, values: np.ndarray) -> np.ndarray:
         return values * np.where(is_full_hour, 1.02, 1.0) if name == "high" else values
 
-    made = series.recut(longer_at_full_hours)
-    actual = made.test.actual["range"]
-    errors = {name: np.abs(made.forecast(name)["range"] - actual).mean() for name in ("log_har_clock", "har")}
+    recut = series.recut(longer_at_full_hours)
+    actual = recut.test.actual["range"]
+    errors = {
+        name: np.abs(recut.forecast(name)["range"] - actual).mean() for name in ("log_har_clock", "har")
+    }
     assert errors["log_har_clock"] < 0.5 * errors["har"]

@@ -48,13 +48,13 @@ def test_medians_are_those_of_a_loop_over_every_path(make_market_span) -> None:
                 )  # a low upside down is a high
                 high[number, window, step] = path[step + 19] * np.exp(reached)
                 close[number, window, step] = path[step + 20]
-    made = fit_range_paths(train, series.scaling)(test)
+    forecast = fit_range_paths(train, series.scaling)(test)
     # The paths are simulated in single precision: half a step of a price is 6e-8 of it.
-    np.testing.assert_allclose(made["bands"][:, :, 0], np.median(upper, axis=0), rtol=2.0**-23)
-    np.testing.assert_allclose(made["volatility"][:, :, 0], np.median(volatility, axis=0), rtol=1e-7)
-    np.testing.assert_allclose(made["ohlc"][:, :, 1], np.median(high, axis=0), rtol=1e-6)
-    np.testing.assert_allclose(made["ohlc"][:, :, 3], np.median(close, axis=0), rtol=1e-3)
-    np.testing.assert_allclose(made["ohlc"][:, :, 3], test.last_close[:, None] * np.ones(3), rtol=1e-12)
+    np.testing.assert_allclose(forecast["bands"][:, :, 0], np.median(upper, axis=0), rtol=2.0**-23)
+    np.testing.assert_allclose(forecast["volatility"][:, :, 0], np.median(volatility, axis=0), rtol=1e-7)
+    np.testing.assert_allclose(forecast["ohlc"][:, :, 1], np.median(high, axis=0), rtol=1e-6)
+    np.testing.assert_allclose(forecast["ohlc"][:, :, 3], np.median(close, axis=0), rtol=1e-3)
+    np.testing.assert_allclose(forecast["ohlc"][:, :, 3], test.last_close[:, None] * np.ones(3), rtol=1e-12)
 
 
 def test_many_windows_are_forecast_as_each_is_alone(make_market_span) -> None:

@@ -60,16 +60,16 @@ def test_a_regression_finds_the_range_that_counts(make_market_span) -> None:
         return span.last_close[:, None, None] * (1 + np.repeat(moved[:, None], 3, axis=1))
 
     teacher_forced = series.learned(actual={"ohlc": actual(series.train)}).train
-    made = fit_har(teacher_forced, series.scaling)(series.test)
-    np.testing.assert_allclose(made["ohlc"], actual(series.test), rtol=1e-6)
+    forecast = fit_har(teacher_forced, series.scaling)(series.test)
+    np.testing.assert_allclose(forecast["ohlc"], actual(series.test), rtol=1e-6)
 
 
 def test_a_regression_leaves_open_and_close_at_the_last_close(make_market_span) -> None:
     series = make_market_span(tasks=("ohlc",))
-    made = fit_har(series.train, series.scaling)(series.train)["ohlc"]
+    forecast = fit_har(series.train, series.scaling)(series.train)["ohlc"]
     for column in (0, 3):
         np.testing.assert_array_equal(
-            made[:, :, column], np.repeat(series.train.last_close[:, None], 3, axis=1)
+            forecast[:, :, column], np.repeat(series.train.last_close[:, None], 3, axis=1)
         )
-    assert (made[:, :, 1] > made[:, :, 3]).mean() > 0.95
-    assert (made[:, :, 2] < made[:, :, 3]).mean() > 0.95
+    assert (forecast[:, :, 1] > forecast[:, :, 3]).mean() > 0.95
+    assert (forecast[:, :, 2] < forecast[:, :, 3]).mean() > 0.95

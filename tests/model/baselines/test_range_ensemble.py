@@ -112,11 +112,11 @@ def test_half_of_the_paths_say_to_the_bit_what_they_and_their_mirror_images_say(
     for tasks in ([TASKS[name] for name in data.profile.tasks], [by_candles]):
         expected = path_quantiles(np, levels, tasks, history, moved)
         half_HCP = resampled_HCP[..., : len(chosen)]
-        found = mirrored_path_quantiles(levels, tasks, history, ranges_WH, half_HCP)
-        assert found.keys() == expected.keys()
+        quantiles = mirrored_path_quantiles(levels, tasks, history, ranges_WH, half_HCP)
+        assert quantiles.keys() == expected.keys()
         for task, values in expected.items():
-            assert found[task].dtype == values.dtype
-            np.testing.assert_array_equal(found[task], values)
+            assert quantiles[task].dtype == values.dtype
+            np.testing.assert_array_equal(quantiles[task], values)
 
 
 def test_only_the_past_is_read(data: SeriesData, ensemble: RangeFormula) -> None:

@@ -49,12 +49,12 @@ def test_actual_ranges_of_a_span_are_those_of_its_candles(make_market_span) -> N
 
 def test_coherent_ranges_are_positive_and_the_total_holds_every_bar_so_far() -> None:
     values = np.random.default_rng(0).normal(size=(50, 6, 2))
-    made = RANGE_TASK.coherent(np, values, None, 0.01)
-    bar, total = np.moveaxis(made, -1, 0)
-    assert made.min() == 0.01
+    coherent = RANGE_TASK.coherent(np, values, None, 0.01)
+    bar, total = np.moveaxis(coherent, -1, 0)
+    assert coherent.min() == 0.01
     assert (total >= np.maximum.accumulate(bar, axis=1)).all()
     assert (np.diff(total, axis=1) >= 0).all()
-    np.testing.assert_array_equal(RANGE_TASK.coherent(np, made, None, 0.01), made)
+    np.testing.assert_array_equal(RANGE_TASK.coherent(np, coherent, None, 0.01), coherent)
 
 
 @pytest.mark.tf
@@ -63,8 +63,8 @@ def test_coherent_ranges_of_keras_are_those_of_numpy() -> None:
 
     for shape in ((5, 4, 2), (5, 4, 3, 2)):
         values = np.random.default_rng(1).normal(size=shape).astype(np.float32)
-        made = ops.convert_to_numpy(RANGE_TASK.coherent(ops, values, None, np.float32(0.1)))
-        np.testing.assert_array_equal(made, RANGE_TASK.coherent(np, values, None, np.float32(0.1)))
+        coherent = ops.convert_to_numpy(RANGE_TASK.coherent(ops, values, None, np.float32(0.1)))
+        np.testing.assert_array_equal(coherent, RANGE_TASK.coherent(np, values, None, np.float32(0.1)))
 
 
 def test_ranges_on_a_path_are_those_of_its_candles() -> None:

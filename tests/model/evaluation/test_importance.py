@@ -39,14 +39,14 @@ def reading(span: Span, column: str) -> Callable[[NDArray[np.float32]], Any]:
 
 
 def test_the_kind_that_a_model_reads_is_worth_something_and_no_other(span: Span) -> None:
-    found = measure_importance(span, reading(span, "range_1"))
-    assert list(found) == ["candles", "ranges", "moves", "clock", "bands"]
-    assert found["ranges"]["ohlc"] > 1.01
-    others = [told["ohlc"] for kind, told in found.items() if kind != "ranges"]
+    importance = measure_importance(span, reading(span, "range_1"))
+    assert list(importance) == ["candles", "ranges", "moves", "clock", "bands"]
+    assert importance["ranges"]["ohlc"] > 1.01
+    others = [told["ohlc"] for kind, told in importance.items() if kind != "ranges"]
     # Candles are lent in multiples of the close, so that the last close stays, but for single precision.
     np.testing.assert_allclose(others, 1.0, atol=1e-3)
-    assert {task for told in found.values() for task in told} == {"ohlc", "bands", "volatility"}
-    assert measure_importance(span, reading(span, "range_1")) == found
+    assert {task for told in importance.values() for task in told} == {"ohlc", "bands", "volatility"}
+    assert measure_importance(span, reading(span, "range_1")) == importance
 
 
 def test_errors_are_those_of_windows_evenly_over_the_span(span: Span) -> None:

@@ -70,12 +70,12 @@ def test_the_slow_variance_of_many_windows_takes_a_part_of_the_memory_of_its_wav
     deviations = np.random.default_rng(5).normal(size=200_000)
     num_waves = 60
     tracemalloc.start()
-    found = slow_variance(deviations, num_waves)
+    variance = slow_variance(deviations, num_waves)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < num_waves * deviations.nbytes / 3
     waves = scipy.fft.dct(deviations, type=2, norm="ortho")[1 : num_waves + 1]
-    assert found == pytest.approx(np.mean(waves**2), rel=1e-9)
+    assert variance == pytest.approx(np.mean(waves**2), rel=1e-9)
 
 
 @given(seed=st.integers(0, 1_000), num_windows=st.integers(200, 1_300), horizon_bars=st.integers(1, 25))
@@ -103,9 +103,9 @@ def test_the_long_run_variance_is_that_of_newey_and_west_across_holes_too(
     values = rng.normal(size=num_windows)
     # Neighbours one bar apart as a rule, some a few bars, some beyond the lag, one a year.
     bars = np.cumsum(rng.choice([1, 1, 1, 2, 5, 40, 35_040], num_windows)) + 1_700_000
-    found = long_run_variance(values - values.mean(), lag_bars, bars)
-    assert found == pytest.approx(_slow_variance(values, lag_bars, bars), rel=1e-9, abs=1e-12)
-    assert found >= 0
+    variance = long_run_variance(values - values.mean(), lag_bars, bars)
+    assert variance == pytest.approx(_slow_variance(values, lag_bars, bars), rel=1e-9, abs=1e-12)
+    assert variance >= 0
 
 
 def test_a_hole_parts_windows_that_lie_side_by_side_in_the_array() -> None:
@@ -232,12 +232,12 @@ def test_corrected_p_values_lead_to_the_published_discoveries() -> None:
 @given(p_values=st.lists(st.one_of(st.none(), st.floats(0, 1)), max_size=45))
 def test_corrected_p_values_are_the_smallest_levels_that_reject(p_values: list[float | None]) -> None:
     corrected = corrected_p_values(p_values)
-    known = [value for value in p_values if value is not None]
+    p_known = [value for value in p_values if value is not None]
     assert [value is None for value in corrected] == [value is None for value in p_values]
     # Benjamini & Hochberg's rule by its definition: the k-th smallest is rejected at p x number / k.
-    ranked = sorted(known)
+    ranked = sorted(p_known)
     levels = [min(1.0, value * len(ranked) / rank) for rank, value in enumerate(ranked, 1)]
-    expected = [min(levels[ranked.index(value) :]) for value in known]
+    expected = [min(levels[ranked.index(value) :]) for value in p_known]
     np.testing.assert_allclose([value for value in corrected if value is not None], expected, rtol=1e-12)
 
 

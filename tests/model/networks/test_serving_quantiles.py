@@ -158,14 +158,14 @@ def test_an_ensemble_has_the_quantiles_of_its_paths(
     check_keras_file(tmp_path / "model.keras")
     assert unknown_keys(tmp_path / "model.keras") == []
     read = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
-    made = split_outputs(forecast_windows(read, windows))
-    require_coherent(made.points, made.quantiles)
+    outputs = split_outputs(forecast_windows(read, windows))
+    require_coherent(outputs.points, outputs.quantiles)
     distances = fit_formulas(data.spans["train"]).member_forecasts(data.spans["test"], {})[1]["bands"]
-    off = made.quantiles["bands"] - made.points["bands"][:, :, None]
+    off = outputs.quantiles["bands"] - outputs.points["bands"][:, :, None]
     np.testing.assert_array_equal(off[:, :, LEVELS.index(0.5)], 0.0)
     expected = distances * np.array([1.5, 1.0, 0.5])[:, None]
     distances_made = np.delete(off, LEVELS.index(0.5), axis=2)
-    assert_within_steps(distances_made, expected, magnitude=made.points["bands"].max(), steps=MAX_STEPS)
+    assert_within_steps(distances_made, expected, magnitude=outputs.points["bands"].max(), steps=MAX_STEPS)
 
 
 def test_a_calibrated_ensemble_holds_its_shares_of_the_validation_windows(

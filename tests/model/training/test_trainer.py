@@ -197,10 +197,10 @@ def test_g12_a_resumed_training_ends_with_the_same_weights(
 def test_a_network_that_begins_from_a_champion_is_first_what_that_was(
     trainer: Trainer, learnable: SeriesData, whole: TrainingResult
 ) -> None:
-    begun = fit(trainer, learnable, seed=6, initial_weights=InitialWeights("0" * 64, whole.weights))
-    assert_within_steps(begun.untrained_loss, whole.best_validation_loss, steps=8)
-    assert begun.best_validation_loss <= begun.untrained_loss
-    assert not same_weights(begun, fit(trainer, learnable, seed=6))
+    fitted = fit(trainer, learnable, seed=6, initial_weights=InitialWeights("0" * 64, whole.weights))
+    assert_within_steps(fitted.untrained_loss, whole.best_validation_loss, steps=8)
+    assert fitted.best_validation_loss <= fitted.untrained_loss
+    assert not same_weights(fitted, fit(trainer, learnable, seed=6))
 
 
 def test_a_network_that_is_taught_begins_with_every_weight_in_its_place(

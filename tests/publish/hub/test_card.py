@@ -108,11 +108,11 @@ def test_a_model_that_loses_is_called_so_beside_its_name(run: Path) -> None:
     assert row_of(card, GOOD)[0] == GOOD
     # Of two models one beats naive and one loses to it, both significantly; none is between.
     # The errors are 0.751 and 1.251 times those of offset: 1.001 in the middle.
-    told = (
+    expected = (
         "0.1 % higher than the best baseline, “offset” "
         "(significantly lower for 1 of 2 series, significantly higher for 1)."
     )
-    assert told in next(line for line in card.splitlines() if line.startswith("Candles: "))
+    assert expected in next(line for line in card.splitlines() if line.startswith("Candles: "))
 
 
 def test_the_card_says_what_a_user_has_to_know(run: Path) -> None:

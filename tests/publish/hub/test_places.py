@@ -45,12 +45,12 @@ def test_a_model_that_replaces_one_of_the_same_size_and_time_is_another(make_run
     series = BOTH[0]
     file = run / series / "metadata.json"
     before = open_place(run).version_of(series)
-    about = file.stat()
+    status = file.stat()
     assert open_place(run).version_of(series) == before
     aside = file.with_name("aside")
     shutil.copy(file, aside)
     aside.replace(file)
-    os.utime(file, ns=(about.st_atime_ns, about.st_mtime_ns))
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert open_place(run).version_of(series) != before
 
 
@@ -76,10 +76,10 @@ def test_models_that_forecast_a_series_without_one_are_brought_at_once(published
     published.forget()
     assert place.open("BTCUSDT-15m", Opened).series == "BTCUSDT-15m"
     assert published.count() == 0
-    told = (
+    expected = (
         r"SOLUSDT-4h: needs a model of its own, or models of other series at 4h; got models of .* in someone"
     )
-    with pytest.raises(ArtifactError, match=told):
+    with pytest.raises(ArtifactError, match=expected):
         place.forecaster_of("SOLUSDT-4h")
 
 

@@ -99,10 +99,10 @@ def test_an_answer_lost_anywhere_never_becomes_a_second_commit(
     hub: Any, staged: Staged, waiting: Waiting, route: str
 ) -> None:
     hub.lose_answer(route)
-    done = waiting.publish(staged)
+    published = waiting.publish(staged)
     assert_published_once(hub, staged)
     assert hub.count("commit") == 1
-    assert done.revision == hub.commits(REPO)[0].oid
+    assert published.revision == hub.commits(REPO)[0].oid
 
 
 @pytest.mark.tf

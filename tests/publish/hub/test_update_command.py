@@ -347,10 +347,10 @@ def test_interrupted_in_a_training_nothing_is_decided_and_a_training_that_fails_
 
 
 def looked(place: Drilled, rule: StalenessRule) -> tuple[bool, str]:
-    found = renewal_of(place, rule).check_staleness([Series.parse(BTC)])
-    assert isinstance(found, StalenessReport)
-    assert not found.failures
-    (standing,) = found.assessments
+    staleness = renewal_of(place, rule).check_staleness([Series.parse(BTC)])
+    assert isinstance(staleness, StalenessReport)
+    assert not staleness.failures
+    (standing,) = staleness.assessments
     return standing.is_stale, standing.reason
 
 
@@ -360,8 +360,8 @@ def looked(place: Drilled, rule: StalenessRule) -> tuple[bool, str]:
 def test_age_is_counted_in_candles_behind_the_newest_try(copied: Drilled) -> None:
     # 250 of 700 - 19 rows' worth of test span are new; 3 days are 288 candles.
     first, end = json.loads((copied.run / BTC / "metadata.json").read_text())["split"]["test"]["rows"]
-    told = f"250 new candles since 2024-12-31T23:45:00Z, more than {end - first}"
-    assert looked(copied, StalenessRule("age")) == (True, told)
+    expected = f"250 new candles since 2024-12-31T23:45:00Z, more than {end - first}"
+    assert looked(copied, StalenessRule("age")) == (True, expected)
     assert looked(copied, StalenessRule("age", 3))[0] is False
     assert looked(copied, StalenessRule("age", 2))[0] is True
     assert looked(copied, StalenessRule("always"))[0] is True
@@ -391,9 +391,9 @@ def test_a_model_decays_when_it_errs_more_than_its_test_span_promised(copied: Dr
 @pytest.mark.process
 def test_a_series_whose_candles_cannot_be_had_fails_by_itself(copied: Drilled) -> None:
     (copied.candles / f"{BTC}.csv").unlink()
-    found = renewal_of(copied).check_staleness([Series.parse(BTC)])
-    assert not found.assessments
-    assert "BTCUSDT-15m" in str(found.failures[0].reason)
+    staleness = renewal_of(copied).check_staleness([Series.parse(BTC)])
+    assert not staleness.assessments
+    assert "BTCUSDT-15m" in str(staleness.failures[0].reason)
 
 
 @pytest.mark.nightly
@@ -467,8 +467,8 @@ def test_weights_of_another_profile_are_no_beginning(copied: Drilled) -> None:
     change(copied.run / BTC, profile=profile | {"seed": 7, "calibration": "ensemble"})
     renewed = go_on(copied)
     (failure,) = renewed.failures
-    told = "must be of the profile and the layers that are trained, to begin from its weights; "
-    assert f"{told}got another calibration, seed. " in failure.reason
+    expected = "must be of the profile and the layers that are trained, to begin from its weights; "
+    assert f"{expected}got another calibration, seed. " in failure.reason
     assert renewed.decisions[0].why == NOT_TRAINED
 
 

@@ -130,8 +130,8 @@ def test_a_series_whose_own_best_baseline_is_another_is_compared_with_that_of_al
     cells = [
         validated(cell(1, name), best="last_close" if name == "SOLUSDT-15m" else "offset") for name in names
     ]
-    found = results_of(plan(1, names), cells, {})
-    assert {by_task["ohlc"].best for by_task in found.series.values()} == {"offset"}
+    results = results_of(plan(1, names), cells, {})
+    assert {by_task["ohlc"].best for by_task in results.series.values()} == {"offset"}
 
 
 def test_a_fold_whose_own_best_baseline_is_another_is_compared_with_that_of_all() -> None:
@@ -140,8 +140,8 @@ def test_a_fold_whose_own_best_baseline_is_another_is_compared_with_that_of_all(
         validated(cell(number, name, first=300 * number), best="last_close" if number == 2 else "offset")
         for number in (1, 2, 3)
     ]
-    found = results_of(plan(3, [name]), cells, {})
-    assert [fold.tasks["ohlc"].best for fold in found.folds] == ["offset"] * 3
+    results = results_of(plan(3, [name]), cells, {})
+    assert [fold.tasks["ohlc"].best for fold in results.folds] == ["offset"] * 3
 
 
 def validated(one: Cell, *, best: str) -> Cell:

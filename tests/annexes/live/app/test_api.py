@@ -161,9 +161,9 @@ def test_candles_are_those_that_the_forecast_knew_the_newest_last(served: Any) -
         about["first_open"],
         about["last_open"],
     )
-    known = open_source("demo").candles(Series.parse(BTC), about["num_bars"], end_s=1_735_668_000 - 900)
+    history = open_source("demo").candles(Series.parse(BTC), about["num_bars"], end_s=1_735_668_000 - 900)
     rows = [[row[name] for name in ("open", "high", "low", "close", "volume")] for row in told["candles"]]
-    assert np.array(rows) == pytest.approx(known.values)
+    assert np.array(rows) == pytest.approx(history.values)
     few = served.get(f"/api/candles/{BTC}?limit=2")
     assert few.json()["candles"] == told["candles"][-2:]
     assert few.headers["cache-control"].startswith("private, max-age=")
@@ -182,8 +182,8 @@ def test_a_limit_that_is_no_number_of_rows_is_one_calm_sentence(served: Any, lim
 
 
 def test_volumes_that_a_source_does_not_tell_are_null() -> None:
-    known = open_source("demo").candles(Series.parse(BTC), 5)
-    mute = replace(known, values=np.where(np.arange(5) == 4, np.nan, known.values))
+    history = open_source("demo").candles(Series.parse(BTC), 5)
+    mute = replace(history, values=np.where(np.arange(5) == 4, np.nan, history.values))
     told = candles(SimpleNamespace(candles=mute, closed_s=1_735_668_000), 2)
     require_described("/api/candles/{series}", 200, json.loads(json.dumps(told, allow_nan=False)))
     assert [row["volume"] for row in told["candles"]] == [None, None]
@@ -204,19 +204,19 @@ def test_metrics_tell_age_lateness_requests_and_errors(
         ):
             page.get(path)
         page.get("/api/series", method="PUT")
-        told = lines_of(page)
-        for line in told:
+        lines = lines_of(page)
+        for line in lines:
             assert line.startswith(("# HELP v8_", "# TYPE v8_")) or SAMPLE.fullmatch(line), line
-        names = [line.split()[2] for line in told if line.startswith("# TYPE")]
+        names = [line.split()[2] for line in lines if line.startswith("# TYPE")]
         assert names == list(description()["paths"]["/metrics"]["get"]["x-metrics"])
-        assert 'v8_requests_total{route="other",status="404"} 1' in told
-        assert 'v8_requests_total{route="/api/track/{series}",status="404"} 2' in told
-        assert 'v8_requests_total{route="other",status="405"} 1' in told
-        assert 'v8_errors_total{kind="DataError"} 1' in told
-        assert f'v8_forecast_failed{{series="{ETH}",kind="DataError"}} 1' in told
-        age = next(line for line in told if line.startswith(f'v8_forecast_age_seconds{{series="{BTC}"}}'))
+        assert 'v8_requests_total{route="other",status="404"} 1' in lines
+        assert 'v8_requests_total{route="/api/track/{series}",status="404"} 2' in lines
+        assert 'v8_requests_total{route="other",status="405"} 1' in lines
+        assert 'v8_errors_total{kind="DataError"} 1' in lines
+        assert f'v8_forecast_failed{{series="{ETH}",kind="DataError"}} 1' in lines
+        age = next(line for line in lines if line.startswith(f'v8_forecast_age_seconds{{series="{BTC}"}}'))
         assert 0 <= float(age.split()[-1]) < 120
-        assert f'v8_forecast_late_seconds{{series="{BTC}"}} 0' in told
+        assert f'v8_forecast_late_seconds{{series="{BTC}"}} 0' in lines
 
 
 def test_a_forecast_is_late_from_the_close_that_it_does_not_know() -> None:

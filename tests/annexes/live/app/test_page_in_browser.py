@@ -482,13 +482,13 @@ def test_an_open_overview_follows_and_keeps_what_is_held_and_sought(
     with serve() as page:
         page.until(lambda: "being made" not in page.get("/part").text)
         browser.open(page.url, READY)
-        told = f"document.querySelector('.tiles a[href$=\"{BTC}\"]').textContent"
-        first = browser.value(told)
+        script = f"document.querySelector('.tiles a[href$=\"{BTC}\"]').textContent"
+        first = browser.value(script)
         browser.press("/")
         browser.write("btc")
         browser.press("ArrowDown")
         assert browser.value(FOCUSED) == BTC
         page.exchange.now_s += 900
-        browser.wait(f"{told} !== {json.dumps(first)}")
+        browser.wait(f"{script} !== {json.dumps(first)}")
         assert browser.value(FOCUSED) == BTC
         assert browser.value(NAMES) == [BTC]

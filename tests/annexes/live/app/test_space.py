@@ -62,9 +62,9 @@ def test_a_space_is_one_commit_and_the_same_again_is_none(hub: Any) -> None:
     dry = publish("someone/page", "--dry-run")
     assert "There is no Space someone/page yet" in dry.output
     assert "spaces/someone/page" not in hub.repos
-    done = publish("someone/page")
-    assert done.exit_code == 0, done.output
-    assert f"Published: {hub.url}/spaces/someone/page at " in done.output
+    published = publish("someone/page")
+    assert published.exit_code == 0, published.output
+    assert f"Published: {hub.url}/spaces/someone/page at " in published.output
     assert [commit.title for commit in hub.commits("spaces/someone/page")] == [
         "Publish the page of someone/fleet"
     ]
@@ -143,8 +143,8 @@ def test_it_starts_from_its_folder_alone_and_shows_the_published_models(
         started = json.loads((space / "Dockerfile").read_text().splitlines()[-1].removeprefix("CMD "))
         assert started[0] == "python"
         words = [PYTHON, "-u", *started[1:], "--port", "0", "--host", "127.0.0.1"]
-        where = [PYTHON, "-c", "import v8; print(v8.__file__)"]
-        output = subprocess.run(where, cwd=space, env=env, capture_output=True, text=True, check=True).stdout
+        words = [PYTHON, "-c", "import v8; print(v8.__file__)"]
+        output = subprocess.run(words, cwd=space, env=env, capture_output=True, text=True, check=True).stdout
         assert Path(output.strip()) == space / "v8" / "__init__.py"
         with subprocess.Popen(words, cwd=space, env=env, stderr=subprocess.PIPE, text=True) as process:
             try:

@@ -55,8 +55,8 @@ def entry(
     candles: Candles, profile: Profile, fitted: FittedBaselines, change_issuer: Callable[..., Issuer]
 ) -> Entry:
     """What the baselines say of the bars after the candle that is twenty from the end."""
-    known = candles.newest(baseline_bars(profile), int(candles.open_time_s[-21]))
-    forecast = {"model": fitted.forecast(known)["har"], **fitted.forecast(known)}
+    newest = candles.newest(baseline_bars(profile), int(candles.open_time_s[-21]))
+    forecast = {"model": fitted.forecast(newest)["har"], **fitted.forecast(newest)}
     issuer = change_issuer(
         horizon_bars=profile.horizon_bars,
         tasks={task: TASKS[task].columns for task in profile.tasks},
@@ -66,7 +66,7 @@ def entry(
         {task: np.stack([one[task] for one in forecast.values()]) for task in issuer.tasks}
     )
     issued_for_s = int(candles.open_time_s[-20])
-    return Entry(issuer, issued_for_s, issued_for_s + 5, known.digest, values)
+    return Entry(issuer, issued_for_s, issued_for_s + 5, newest.digest, values)
 
 
 def cut(candles: Candles, *opens_s: int) -> Candles:

@@ -132,10 +132,10 @@ def test_what_a_page_holds_is_one_request_that_asks_the_last_candles_again(excha
         exchange,
         1_500 if num_missing > 600 else 900,
     )
-    asked = exchange.klines_requests()
-    assert len(asked) == (num_missing > 0)
-    assert [int(one["startTime"]) <= LAST_S * 1_000 for one in asked] == [True] * len(asked)
-    assert [int(one["limit"]) for one in asked] == [min(num_missing + 3, 1_000)] * len(asked)
+    requests = exchange.klines_requests()
+    assert len(requests) == (num_missing > 0)
+    assert [int(one["startTime"]) <= LAST_S * 1_000 for one in requests] == [True] * len(requests)
+    assert [int(one["limit"]) for one in requests] == [min(num_missing + 3, 1_000)] * len(requests)
 
 
 def test_more_than_a_page_comes_from_the_archive_as_far_as_it_goes(exchange) -> None:
@@ -252,9 +252,9 @@ def test_a_wild_candle_that_was_told_twice_serves_until_it_is_told_otherwise(exc
     (row,) = pq.read_table(stored(home, "revised.parquet")[0]).to_pylist()
     assert (row["served_from"], row["other_from"]) == ("API", "API")
     assert row["other_close"] == pytest.approx(900 * row["served_close"])
-    asked = len(exchange.requests)
+    num_requests = len(exchange.requests)
     require_cold(LiveSource().candles(SERIES, 500), exchange, 500)
-    assert len(exchange.requests) == asked + 1  # the time alone
+    assert len(exchange.requests) == num_requests + 1  # the time alone
 
 
 def test_a_known_price_that_is_suddenly_told_otherwise_refuses_the_newest_beside_it(exchange) -> None:

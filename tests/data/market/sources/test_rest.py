@@ -272,8 +272,8 @@ def test_whether_a_series_is_there_is_asked_with_one_candle(exchange, opened) ->
     source.require(SERIES)
     with pytest.raises(DataError, match="got status 400, -1121 Invalid symbol"):
         source.require(Series("NOPEUSDT", "15m"))
-    asked = [path for path in exchange.requests if "klines" in str(path)]
-    assert asked and all("limit=1&" in f"{path}&" or "limit" not in str(path) for path in asked)
+    requests = [path for path in exchange.requests if "klines" in str(path)]
+    assert requests and all("limit=1&" in f"{path}&" or "limit" not in str(path) for path in requests)
 
 
 def test_a_symbol_that_the_exchange_does_not_list_is_refused_at_once(exchange, opened) -> None:

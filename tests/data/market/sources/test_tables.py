@@ -52,8 +52,8 @@ def test_separators_and_line_ends_are_found(
     text = front.replace(",", "") + frame.to_csv(index=False, sep=separator, lineterminator="\n")
     (tmp_path / "BTCUSDT-1h.csv").write_bytes(text.replace("\n", line_end).encode())
     assert read(tmp_path) == digest_of(frame)
-    told = f"sep={separator}\n{text}".replace("\n", line_end)
-    (tmp_path / "BTCUSDT-1h.csv").write_bytes(told.encode("utf-8-sig"))
+    content = f"sep={separator}\n{text}".replace("\n", line_end)
+    (tmp_path / "BTCUSDT-1h.csv").write_bytes(content.encode("utf-8-sig"))
     assert read(tmp_path) == digest_of(frame)
 
 
