@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from v8.base.errors import ProfileError
-from v8.base.storage import open_given
+from v8.base.reading import open_given
 
 PICTURE_SOFTWARE: Final = "v8"
 """The text of the key `Software` in each picture."""

@@ -1,17 +1,13 @@
-"""Records: JSON files of v8, read into types that pydantic checks.
+"""Records: files of v8, whose content becomes types that pydantic checks.
 
 A record is a frozen dataclass or model whose annotations define the content of a file. `read_json_object`
-reads the file, `checked` makes the record, and every fault becomes one `V8Error` that names the key.
-
-A file may come from anybody. So it must be a regular file of bounded size, its JSON is not nested deeper than
-files of v8 are, its numbers fit in 64 bits, and its texts become one bounded line without control characters.
+(`v8.base.reading`) reads the file, `checked` makes the record, and every fault becomes one `V8Error` that
+names the key.
 """
 
-import math
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from functools import cache, lru_cache
-from pathlib import Path
+from functools import cache
 from typing import Annotated, Any, Final, Self, TypeVar
 
 import pydantic
@@ -19,7 +15,6 @@ from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from v8.base.errors import ArtifactError, ProfileError, V8Error, shown
 from v8.base.safe_text import markup_in
-from v8.base.storage import parse_json, read_plain
 
 AS_WRITTEN: Final = "must be as v8 wrote it"  # the rule of files that users do not edit
 MISSING: Final = "no such key"
@@ -65,8 +60,6 @@ ColumnName = Annotated[
 Positive = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]  # an integer from 1 to a million
 Moment = Annotated[str, Field(strict=True, max_length=40), refusing(_fault_of_moment)]  # ISO 8601 with a zone
 Sha256 = Annotated[str, Field(strict=True, pattern="^[0-9a-f]{64}$")]  # 64 hex digits
-_MAX_DEPTH: Final = 40  # levels of nesting; files of v8 have at most 9
-_MAX_LINE: Final = 10_000  # characters of a text; the longest text in files of v8 is a command line
 _MAX_VALUE_LENGTH = 120  # characters of a value that an error quotes
 _UNKNOWN_KEY_TYPES: Final = ("extra_forbidden", "unexpected_keyword_argument")  # of pydantic's errors
 
@@ -93,58 +86,6 @@ class Settings(pydantic.BaseModel):
         for fault in self.faults():
             raise ValueError(fault)
         return self
-
-
-def read_json_object(file: Path, *, fix: str) -> dict[str, Any]:
-    """Read a JSON object that v8 wrote; `fix` says what the user can do if it is damaged."""
-    location = str(file)
-    text = read_plain(file, fix=fix)
-    try:
-        content = _sanitized(parse_json(text))
-    except ValueError as error:
-        got = f"damage ({error})"
-        raise ArtifactError(where=location, rule="must be valid JSON", got=got, fix=fix) from error
-    if not isinstance(content, dict):
-        got = type(content).__name__
-        raise ArtifactError(where=location, rule="must hold a JSON object", got=got, fix=fix)
-    return content
-
-
-def _sanitized(node: Any, depth: int = 0) -> Any:
-    r"""Copy JSON values; depth and numbers must be bounded, and every text becomes one printable line.
-
-    >>> _sanitized({"reason": "\x1b[31mtwo\nlines"})
-    {'reason': '\\x1b[31mtwo lines'}
-    """
-    if depth > _MAX_DEPTH:
-        raise ValueError(f"more than {_MAX_DEPTH} values inside each other")
-    if isinstance(node, float) and math.isfinite(node):  # most of a file are numbers
-        return node
-    if isinstance(node, dict):
-        for key in node:
-            if not _is_printable(key):
-                raise ValueError(f"the key {shown(repr(key))}")
-        return {key: _sanitized(value, depth + 1) for key, value in node.items()}
-    if isinstance(node, list):
-        return [_sanitized(value, depth + 1) for value in node]
-    if isinstance(node, str):
-        return shown(node, _MAX_LINE)
-    if not _is_bounded(node):
-        raise ValueError("a number that is infinite, none, or beyond 64 bits")
-    return node
-
-
-@lru_cache(maxsize=4_096)
-def _is_printable(key: str) -> bool:
-    """Return whether a key is one printable line; the same keys come again and again."""
-    return shown(key) == key
-
-
-def _is_bounded(number: float | None) -> bool:
-    """Return whether a number is finite and fits in 64 bits; true and null count as bounded."""
-    if isinstance(number, float):
-        return math.isfinite(number)
-    return number is None or -(2**63) < number < 2**63
 
 
 def check_format(

@@ -1,13 +1,8 @@
-"""Atomic files (written to a temporary name, then renamed), digests, locks, and safe reading of files.
+"""Atomic files (written to a temporary name, then renamed), digests and locks.
 
 The operating system releases a lock when its process ends, however it ends.
-
-Files that a user names, or that another program may have replaced, must be regular files. A path may lead to
-a pipe on which no process writes, to an endless device, or to a file of a hundred gigabytes. `read_given` and
-`open_given` never wait for a writer, and `read_given` never reads more than a limit.
 """
 
-import errno
 import hashlib
 import json
 import logging
@@ -17,7 +12,6 @@ import platform
 import re
 import secrets
 import shutil
-import stat
 import tempfile
 import threading
 import time
@@ -25,7 +19,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.resources import files
-from io import BufferedReader
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -33,7 +26,8 @@ import psutil
 import yaml
 from filelock import FileLock, Timeout
 
-from v8.base.errors import ArtifactError, StorageError, V8Error, shown
+from v8.base.errors import ArtifactError, StorageError, shown
+from v8.base.reading import open_given, read_given, require_regular
 
 _MAKER: Final = r"(?P<pid>[1-9][0-9]{0,9})(-(?P<machine>[0-9a-f]{6}))?"
 """Part of a file name: the process that writes the file and its machine, since machines may share folders."""
@@ -47,7 +41,6 @@ LARGEST_SHARE: Final = 1 / 20
 """With more series: largest share of the run time that writing one file may take."""
 LOCK_NAME: Final = ".lock"
 HOLDER_NAME: Final = ".lock-holder"  # holds the process id: on Windows the locked file itself cannot be read
-MAX_FILE_BYTES: Final = 16 << 20  # metadata of 1,000 steps have this size, other files a hundredth of it
 _MAX_HOLDER_BYTES: Final = 20
 _log = logging.getLogger(__name__)
 _warn_once = cache(_log.warning)
@@ -214,7 +207,7 @@ def packaged_yaml(package: str, name: str) -> Any:
 
 
 def parse_own_yaml(text: str) -> Any:
-    """Parse YAML that this project wrote; for other files see `v8.base.yaml_file`.
+    """Parse YAML that this project wrote; for other files see `v8.base.reading`.
 
     Every command reads a dozen such files, and LibYAML, where there is one, reads them ten times as fast.
     """
@@ -229,18 +222,6 @@ def write_text(path: Path, content: str) -> None:
 def write_json(path: Path, content: Any, *, is_compact: bool = False) -> None:
     """Write `content` as JSON to `path` atomically, without indentation if compact; NaN is refused."""
     write_text(path, json.dumps(content, indent=None if is_compact else 2, allow_nan=False) + "\n")
-
-
-def parse_json(content: bytes | str) -> Any:
-    """Parse JSON of a file.
-
-    Raises:
-        ValueError: If it is none, is no UTF-8, or is nested deeper than Python can parse.
-    """
-    try:
-        return json.loads(content)
-    except RecursionError as error:
-        raise ValueError("more values inside each other than can be read") from error
 
 
 def digest_bytes(*parts: bytes) -> str:
@@ -389,65 +370,7 @@ def waited_lock(path: Path, most_s: float) -> Iterator[bool]:
         lock.release()
 
 
-def read_plain(
-    file: Path, *, fix: str, most_bytes: int = MAX_FILE_BYTES, kind: type[V8Error] = ArtifactError
-) -> bytes:
-    """Read a regular file of bounded size; a pipe or a device is refused.
-
-    Args:
-        file: The file.
-        fix: What the user can do if it cannot be read.
-        most_bytes: Most bytes that are read; a longer file is refused.
-        kind: The class of the error.
-    """
-    try:
-        return read_given(file, most_bytes)
-    except OSError as error:
-        rule = f"must be a file that can be read, of at most {most_bytes:,} bytes"
-        raise kind(where=str(file), rule=rule, got=error.strerror or "an error", fix=fix) from error
-
-
-def read_given(path: Path, most_bytes: int) -> bytes:
-    """Read a regular file of at most `most_bytes` without waiting for a writer.
-
-    Raises:
-        OSError: If it cannot be read, is not a regular file, or is longer; `strerror` says which.
-    """
-    with open_given(path) as stream:
-        size_bytes = os.fstat(stream.fileno()).st_size
-        if size_bytes > most_bytes:
-            message = f"{size_bytes:,} bytes, where at most {most_bytes:,} are read"
-            raise OSError(errno.EFBIG, message, str(path))
-        content = stream.read(size_bytes + 1)
-    if len(content) != size_bytes:
-        raise OSError(errno.EBUSY, "a file whose length changes while it is read")
-    return content
-
-
-@contextmanager
-def open_given(path: Path) -> Iterator[BufferedReader]:
-    """Open a regular file for reading, without waiting for a writer.
-
-    Raises:
-        OSError: If it cannot be opened, or is not a regular file.
-    """
-    try:
-        _require_regular(path.stat(), path)  # before opening: that alone may have an effect on a device
-        number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    except ValueError as error:  # a NUL, or a character that the file system does not allow
-        raise OSError(errno.EINVAL, "a name that no file can have") from error
-    with os.fdopen(number, "rb") as stream:
-        _require_regular(os.fstat(number), path)
-        yield stream
-
-
 def require_replaceable(path: Path) -> None:
     """Raise an `OSError` if a path is a pipe, a socket, a device or a folder, which must not be replaced."""
     with suppress(FileNotFoundError):
-        _require_regular(path.stat(), path)
-
-
-def _require_regular(status: os.stat_result, path: Path) -> None:
-    if not stat.S_ISREG(status.st_mode):
-        kind = "a folder" if stat.S_ISDIR(status.st_mode) else "a pipe, a socket or a device"
-        raise OSError(errno.EINVAL, f"{kind} in the place of a file", str(path))
+        require_regular(path.stat(), path)

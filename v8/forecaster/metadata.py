@@ -19,6 +19,7 @@ from pydantic import ConfigDict, StrictBool
 
 from v8.base import records
 from v8.base.errors import ArtifactError, listed
+from v8.base.reading import read_json_object
 from v8.base.records import (
     AS_WRITTEN,
     ColumnName,
@@ -470,7 +471,7 @@ def read_metadata(folder: Path, *, series: str | None = None) -> Metadata:
         ArtifactError: If it is missing or damaged, has an unknown format, or is of another series.
     """
     file = folder / METADATA_FILE
-    content = records.read_json_object(file, fix=_FIX)
+    content = read_json_object(file, fix=_FIX)
     if content.get("format") == ARTIFACT_FORMAT and series not in (None, content.get("series")):
         rule = f"must be of {series}, as the name of its folder says"
         got = repr(content.get("series"))[:80]

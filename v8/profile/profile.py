@@ -17,10 +17,10 @@ import pydantic
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
 from v8.base.errors import ProfileError, shown
+from v8.base.reading import MAX_YAML_DEPTH, read_yaml
 from v8.base.records import Settings, adapter, checked, first_error, refusing, under_key
 from v8.base.registry import advice, nearest, suggestion_clause
 from v8.base.storage import digest_json, expanded
-from v8.base.yaml_file import MAX_YAML_DEPTH, read_yaml
 from v8.profile import columns as c
 from v8.profile import indicators
 from v8.profile.families import FAMILIES

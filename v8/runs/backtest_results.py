@@ -20,6 +20,7 @@ from pydantic_core import to_jsonable_python
 
 from v8.base import records
 from v8.base.errors import ArtifactError, listed
+from v8.base.reading import read_json_object
 from v8.base.records import OpenTime, Positive
 from v8.base.storage import WriterLock, write_json
 from v8.base.wording import plural
@@ -109,7 +110,7 @@ def read_plan(path: Path) -> BacktestPlan:
     """
     run_folder.require_own_files(path)
     file = path / PLAN_FILE
-    content = records.read_json_object(file, fix=_PLAN_FIX)
+    content = read_json_object(file, fix=_PLAN_FIX)
     records.check_format(content, BACKTEST_FORMAT, kind="back-test", where=str(file), fix=_PLAN_FIX)
     plan = records.checked(BacktestPlan, content, where=str(file), fix=_PLAN_FIX, rule=records.AS_WRITTEN)
     run_folder.require_own_profile(file, fix=_PLAN_FIX)

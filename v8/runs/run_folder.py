@@ -31,9 +31,10 @@ from v8.base.errors import ArtifactError, DataError, ProfileError, StorageError,
 from v8.base.hardware import describe_machine, versions
 from v8.base.invocation import command
 from v8.base.plugins import loaded, other_plugins
+from v8.base.reading import parse_json, read_json_object, read_plain
 from v8.base.records import AS_WRITTEN, Sha256, Text
 from v8.base.registry import nearest
-from v8.base.storage import FolderLock, Pace, parse_json, read_plain, sweep, write_json
+from v8.base.storage import FolderLock, Pace, sweep, write_json
 from v8.data.market.candles import CandlePin
 from v8.data.market.series import Series, by_series, is_series_like
 from v8.forecaster.metadata import ERROR_FILE
@@ -376,7 +377,7 @@ def read_run(path: Path) -> RunRecord:
     if not file.exists() and not path.is_symlink():
         raise _no_run_error(path)
     start_new = "start another run with param:fresh"
-    content = records.read_json_object(file, fix=start_new.capitalize())
+    content = read_json_object(file, fix=start_new.capitalize())
     format_fix = f"Use the v8 that wrote it, or {start_new}"
     records.check_format(content, RUN_FORMAT, kind="run", where=str(file), fix=format_fix)
     fix = f"Restore the file, or {start_new}"

@@ -20,6 +20,7 @@ from pydantic import BeforeValidator, Field
 
 from v8.base import records
 from v8.base.errors import ArtifactError
+from v8.base.reading import read_json_object
 from v8.base.storage import write_json
 from v8.data.market.series import Series, by_series
 from v8.forecaster.metadata import (
@@ -93,7 +94,7 @@ def read_content(run: Path) -> dict[str, Any] | None:
     if not file.exists() and not file.is_symlink():
         return None
     run_folder.require_own_files(run)
-    content = records.read_json_object(file, fix=SERVING_FIX)
+    content = read_json_object(file, fix=SERVING_FIX)
     records.check_format(content, SERVING_FORMAT, kind="serving", where=str(file), fix=SERVING_FIX)
     return content
 

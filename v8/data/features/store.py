@@ -42,6 +42,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from v8.base import storage
+from v8.base.reading import open_given, read_given
 from v8.data.features.table import Chunks, FeatureTable, assemble, compute_columns, valid_rows
 from v8.data.market.candles import Candles
 from v8.profile.columns import OPEN_TIME
@@ -257,8 +258,8 @@ def _checksum(before: bytes | memoryview, after: bytes | memoryview) -> str:
 
 def _mapped(path: Path) -> mmap | bytes:
     if os.name == "nt":  # on Windows a mapped file cannot be replaced
-        return storage.read_given(path, _MAX_BYTES)
-    with storage.open_given(path) as file:
+        return read_given(path, _MAX_BYTES)
+    with open_given(path) as file:
         return mmap(file.fileno(), 0, access=ACCESS_READ)
 
 

@@ -49,6 +49,7 @@ from numpy.typing import NDArray
 from v8.base import storage
 from v8.base.errors import DataError, StorageError, listed, shown
 from v8.base.invocation import command
+from v8.base.reading import parse_json, read_given
 from v8.base.wording import plural
 from v8.data.market.candles import Candles, Mask, Times, Values, rows_at
 from v8.data.market.series import Series, iso
@@ -386,7 +387,7 @@ class CandleStore:
         self, path: Path, series: Series, *, is_locked: bool
     ) -> tuple[pd.DataFrame, dict[str, Any]] | None:
         try:
-            return _decoded(storage.read_given(path, _MAX_BYTES), series)
+            return _decoded(read_given(path, _MAX_BYTES), series)
         except (FileNotFoundError, NotADirectoryError):  # where no folder can be, writing reports it
             return None
         except _BROKEN as damage:
@@ -416,7 +417,7 @@ def _encoded(frame: pd.DataFrame, header: Mapping[str, Any]) -> bytes:
 def _decoded(content: bytes, series: Series) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Read rows and header; raises one of `_BROKEN` if they were not written for this series."""
     table = pq.read_table(io.BytesIO(content))
-    header = storage.parse_json(table.schema.metadata[_KEY.encode()])
+    header = parse_json(table.schema.metadata[_KEY.encode()])
     layout = header.pop("layout")
     digest = header.pop("sha256")
     frame = table.replace_schema_metadata().to_pandas()

@@ -5,7 +5,7 @@
 
 from functools import cache
 
-from v8.base.yaml_file import read_yaml
+from v8.base.reading import read_yaml
 from v8.profile.profile import config_path
 
 

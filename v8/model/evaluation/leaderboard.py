@@ -21,8 +21,9 @@ from typing import Annotated, Any, Final, TypeAlias
 from pydantic import StrictBool
 
 from v8.base.errors import ArtifactError
+from v8.base.reading import read_plain
 from v8.base.records import MAX_SIZE, Count, Seconds, Text, at_keys, checked
-from v8.base.storage import read_plain, write_text
+from v8.base.storage import write_text
 from v8.base.wording import Table
 from v8.model.baselines.baselines import NAIVE, called
 from v8.model.evaluation.evaluation import Evaluation, QuantileEvaluation

@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from v8.base.errors import ArtifactError
+from v8.base.reading import parse_json, read_given
 from v8.base.records import adapter
-from v8.base.storage import parse_json, read_given, write_with
+from v8.base.storage import write_with
 from v8.model.training.progress import Progress
 from v8.model.training.step import FleetState
 

@@ -26,7 +26,8 @@ from typing import Final
 from packaging.version import Version
 
 from v8.base.hardware import identity, processor_flags
-from v8.base.storage import digest_bytes, digest_json, home, passing_folder, read_given, write_cache
+from v8.base.reading import read_given
+from v8.base.storage import digest_bytes, digest_json, home, passing_folder, write_cache
 from v8.base.variables import with_variables
 
 PROGRAMS_FORMAT: Final = 1

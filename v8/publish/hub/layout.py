@@ -25,6 +25,7 @@ from pydantic import BeforeValidator, ConfigDict, Field
 from v8.base import records
 from v8.base.errors import ArtifactError, listed, shown
 from v8.base.invocation import command
+from v8.base.reading import read_json_object
 from v8.base.storage import digest_file
 from v8.data.market.series import by_series, is_series_name
 from v8.forecaster.metadata import HISTORY_FILE, METADATA_FILE, MODEL_FILE, ONNX_FILE
@@ -189,7 +190,7 @@ def read_manifest(file: Path) -> Manifest:
     Raises:
         ArtifactError: If it is missing or damaged, has an unknown format, or names a file that it must not.
     """
-    return Manifest.from_json(records.read_json_object(file, fix=_FIX), where=str(file))
+    return Manifest.from_json(read_json_object(file, fix=_FIX), where=str(file))
 
 
 def list_files(folder: Path) -> tuple[ListedFile, ...]:

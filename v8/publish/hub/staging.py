@@ -14,7 +14,8 @@ from pathlib import Path
 
 from v8.base import annexes
 from v8.base.errors import ArtifactError, PublishError, listed
-from v8.base.storage import MAX_FILE_BYTES, read_plain, write_bytes, write_text
+from v8.base.reading import MAX_FILE_BYTES, read_plain
+from v8.base.storage import write_bytes, write_text
 from v8.data.market.sources.source import CandleSource
 from v8.forecaster import metadata as artifacts
 from v8.forecaster.metadata import (

@@ -17,7 +17,8 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from v8.base.language import chosen, say, term
-from v8.base.storage import MAX_FILE_BYTES, digest_bytes, open_given, read_given, write_text
+from v8.base.reading import MAX_FILE_BYTES, open_given, read_given
+from v8.base.storage import digest_bytes, write_text
 from v8.base.version import VERSION
 from v8.base.wording import ABSENT, Table, count, duration, moment, number, p_value, percent, spaced
 from v8.data.windows.dataset import SPANS, WindowCounts

@@ -49,9 +49,10 @@ from v8.base.errors import with_parameters
 from v8.base.hardware import SINGLE_THREADED, has_gpu, identity
 from v8.base.hardware import available_bytes as free_bytes
 from v8.base.invocation import collected_later
+from v8.base.reading import parse_json, read_given
 from v8.base.records import Count, Number, adapter
 from v8.base.starting import light_start
-from v8.base.storage import digest_json, home, parse_json, read_given, write_cache
+from v8.base.storage import digest_json, home, write_cache
 from v8.base.variables import with_variables
 from v8.model.networks.cost import training_flop_per_window
 from v8.model.networks.loops import STEPS_VARIABLE, Loops

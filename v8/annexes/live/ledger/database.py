@@ -44,8 +44,9 @@ from v8.annexes.live.ledger.entries import (
 )
 from v8.base.errors import ArtifactError, ProfileError, StorageError, V8Error
 from v8.base.invocation import command
+from v8.base.reading import parse_json
 from v8.base.records import AS_WRITTEN, OpenTime, Sha256, adapter, checked
-from v8.base.storage import WriterLock, packaged, parse_json, require_replaceable, write_with
+from v8.base.storage import WriterLock, packaged, require_replaceable, write_with
 from v8.data.market.series import Series
 
 BUSY_S: Final = 30.0  # how long to wait for another process that uses the file, in seconds

@@ -19,6 +19,7 @@ import pandas as pd
 
 from v8.base import storage
 from v8.base.errors import DataError
+from v8.base.reading import read_given
 from v8.data.market.candles import Times
 from v8.data.market.series import iso
 from v8.data.market.sources.downloads import Address, FileFetcher, read_address
@@ -120,8 +121,8 @@ class ArchiveZips(ABC):
         """Return a zip from the cache; None if it is missing or damaged."""
         path, checksum_path = self._cache_paths(period)
         try:
-            content = storage.read_given(path, MAX_ZIP_BYTES)
-            checksum = storage.read_given(checksum_path, MAX_CHECKSUM_BYTES).decode("ascii")
+            content = read_given(path, MAX_ZIP_BYTES)
+            checksum = read_given(checksum_path, MAX_CHECKSUM_BYTES).decode("ascii")
         except (OSError, UnicodeDecodeError):
             return None
         return content if storage.digest_bytes(content) == checksum.strip() else None

@@ -38,7 +38,7 @@ from pyarrow import types
 
 from v8.base.errors import DataError, listed, shown
 from v8.base.parquet import FAULTS, ParquetContent, is_plain, longest_text
-from v8.base.storage import parse_json
+from v8.base.reading import parse_json
 from v8.data.market import frames
 from v8.data.market.column_names import (
     ARCHIVE_COLUMNS,
