@@ -26,7 +26,7 @@ from v8.forecaster.forecaster import checked_candles
 from v8.model.evaluation.evaluation import MODEL
 from v8.profile.formulas import DAY_S
 from v8.profile.profile import load_profile
-from v8.runs.candle_findings import candle_findings
+from v8.runs.reading import candle_findings
 
 PRICES = ["open", "high", "low", "close"]
 START_S = 1_717_200_000

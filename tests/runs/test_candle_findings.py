@@ -11,7 +11,7 @@ from v8.data.market.candles import Candles
 from v8.data.market.checks import check_candles
 from v8.data.market.series import Series
 from v8.profile.profile import load_profile
-from v8.runs.candle_findings import age_findings, candle_findings, hole_findings, leap_findings
+from v8.runs.reading import age_findings, candle_findings, hole_findings, leap_findings
 
 START_S = 1_704_067_200
 DAY_S = 86_400

@@ -12,8 +12,7 @@ import pytest
 from v8.data.market.series import Series
 from v8.profile.profile import load_profile
 from v8.publish.report.backtest import seeds_table
-from v8.runs.backtest import Backtest
-from v8.runs.seeds import other_seeds, spread_over_seeds, write_seeds
+from v8.runs.backtest import Backtest, other_seeds, spread_over_seeds, write_seeds
 
 TASKS = ("ohlc", "volatility")
 

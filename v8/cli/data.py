@@ -14,8 +14,8 @@ from v8.data.market.sources.source import CandleSource, with_nearest
 from v8.profile.columns import USER, split_origin
 from v8.profile.indicators import FEATURES, warmup_bars
 from v8.profile.profile import Profile, load_profile
-from v8.runs.candle_findings import candle_findings
 from v8.runs.options import RunOptions
+from v8.runs.reading import candle_findings
 
 MOST_SKEW_S: Final = 5.0
 """Largest error of the clock, in seconds, that is not reported."""

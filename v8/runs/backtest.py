@@ -4,16 +4,20 @@ The folds are laid once, over the candles that there are, and the plan is writte
 Then each fold is a run like every other (`v8.runs.execution`), on a source that shows nothing later than its
 end. So a back-test resumes, isolates failures and locks as a run does, and its folder is read by whatever
 reads runs.
+
+With `--seeds` it is repeated with other seeds, and `spread_over_seeds` says how far its headline numbers lie
+apart.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from statistics import median_high, median_low
+from statistics import median, median_high, median_low
 from typing import Final
 
 from v8.base.errors import DataError
 from v8.base.resources import resource_scope
+from v8.base.storage import write_json
 from v8.data.market.companions import Companions
 from v8.data.market.series import Series, iso
 from v8.data.market.sources.source import CandleSource, CutOffSource
@@ -24,6 +28,7 @@ from v8.runs.backtest_results import (
     BACKTEST_FORMAT,
     PLAN_FILE,
     BacktestPlan,
+    BacktestResults,
     Fold,
     begin_plan,
     read_plan,
@@ -236,3 +241,78 @@ def _takes_part(series: Series, span: CandleSpan, end_s: int, profile: Profile) 
     has_enough = end_s - span.first_s >= (fewest_bars - 1) * series.bar_s
     still_trades = span.newest_s >= end_s - profile.horizon_bars * series.bar_s
     return has_enough and still_trades
+
+
+SEEDS_FILE: Final = "seeds.json"
+SEEDS_FORMAT: Final = 1  # version of the keys of `seeds.json`
+
+SEED_STEP: Final = 1_000
+"""Distance of two seeds: the series of a run are seeded one after another, and none is to be seeded twice."""
+
+
+@dataclass(frozen=True)
+class SeedSpread:
+    """A headline number of a back-test by seed, all of one pool, timeframe and task."""
+
+    pool: str  # a key of `v8.model.evaluation.fold_losses.POOLS`
+    timeframe: str
+    task: str
+    figure: str  # "relative_mae" (to naive) or "against_best", medians over series and folds, unitless
+    by_seed: Mapping[int, float]
+
+    @property
+    def low(self) -> float:
+        """The smallest."""
+        return min(self.by_seed.values())
+
+    @property
+    def middle(self) -> float:
+        """The median."""
+        return median(self.by_seed.values())
+
+    @property
+    def high(self) -> float:
+        """The largest."""
+        return max(self.by_seed.values())
+
+
+def other_seeds(backtest: Backtest, path: Path, num_seeds: int, plan: BacktestPlan) -> dict[Path, Backtest]:
+    """Return the back-tests with other seeds, by their folders.
+
+    Args:
+        backtest: The one with the profile's own seed.
+        path: Its folder.
+        num_seeds: Number of seeds, the profile's own included.
+        plan: Its plan, whose folds the others use.
+    """
+    profile = backtest.profile
+    others = {}
+    for number in range(1, num_seeds):
+        seed = profile.seed + SEED_STEP * number
+        seeded = profile.but(seed=seed, name=profile.name)
+        others[path / f"seed-{seed}"] = replace(backtest, profile=seeded, like=plan)
+    return others
+
+
+def spread_over_seeds(results: Mapping[int, BacktestResults]) -> list[SeedSpread]:
+    """Return the headline numbers by seed, of those that every back-test has; at least one, by its seed."""
+    by_key: dict[tuple[str, str, str, str], dict[int, float]] = {}
+    for seed, of_seed in results.items():
+        for pool in of_seed.pools:
+            for task, result in pool.tasks.items():
+                figures = {"relative_mae": result.model_relative_mae, "against_best": result.against_best}
+                for figure, value in figures.items():
+                    if value is not None:
+                        by_key.setdefault((pool.name, pool.timeframe, task, figure), {})[seed] = value
+    return [SeedSpread(*key, by_seed) for key, by_seed in by_key.items() if len(by_seed) == len(results)]
+
+
+def write_seeds(path: Path, spreads: list[SeedSpread]) -> Path:
+    """Write `seeds.json` into the folder of a back-test, atomically; return the file."""
+    rows = [
+        {**asdict(spread), "low": spread.low, "median": spread.middle, "high": spread.high}
+        for spread in spreads
+    ]
+    file = path / SEEDS_FILE
+    write_json(file, {"format": SEEDS_FORMAT, "figures": rows})
+    return file

@@ -41,7 +41,7 @@ class GettingReady(Note):
 
 @dataclass(frozen=True)
 class CandleFinding(Note):
-    """What is to be known of the candles before they are trained on (`v8.runs.candle_findings`)."""
+    """What is to be known of the candles before they are trained on (`v8.runs.reading`)."""
 
 
 @dataclass(frozen=True)

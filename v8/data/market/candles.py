@@ -167,7 +167,7 @@ class CandleReport:
         return counts
 
     def summary(self) -> str:
-        """Describe everything that is not zero in one line; leaps are told by `v8.runs.candle_findings`."""
+        """Describe everything that is not zero in one line; leaps are told by `v8.runs.reading`."""
         parts = [f"{self.num_kept} of {self.num_read} rows kept, {self.first_open} to {self.last_open}"]
         parts += [f"{count} {reason}" for reason, count in self.dropped().items() if count]
         if self.relisted_at:

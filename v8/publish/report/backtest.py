@@ -25,8 +25,8 @@ from v8.publish.report.first_screen import row_of_cards, task_card
 from v8.publish.report.markup import Html, document, element, facts, filled, folded, join, plot, shown_table
 from v8.publish.report.page import marked
 from v8.publish.report.verdict import TaskVerdict, best_first, in_words, source_in_words, titled
+from v8.runs.backtest import SeedSpread
 from v8.runs.backtest_results import RESULTS_FILE, BacktestPlan, BacktestResults
-from v8.runs.seeds import SeedSpread
 
 PAGE_FILE: Final = "backtest.html"
 

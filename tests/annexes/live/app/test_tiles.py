@@ -16,8 +16,16 @@ from hypothesis import strategies as st
 from v8.annexes.live.app.charts import newest_apart
 from v8.annexes.live.app.places import PastMonth, change_of_a_day
 from v8.annexes.live.app.record_part import record_part, whole_record_part
-from v8.annexes.live.app.sparkline import HEIGHT, WIDTH, sparkline
-from v8.annexes.live.app.tiles import Selection, Tile, TileNumbers, tile_list, verdict_chip
+from v8.annexes.live.app.tiles import (
+    HEIGHT,
+    WIDTH,
+    Selection,
+    Tile,
+    TileNumbers,
+    sparkline,
+    tile_list,
+    verdict_chip,
+)
 from v8.base.errors import DataError
 from v8.data.market.series import Series
 from v8.data.market.sources.source import open_source

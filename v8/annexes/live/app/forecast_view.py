@@ -14,7 +14,6 @@ from v8.annexes.live.app.places import (
     change_of_a_day,
 )
 from v8.annexes.live.app.record_part import sentence_list
-from v8.annexes.live.app.sparkline import sparkline
 from v8.annexes.live.app.tiles import (
     TileNumbers,
     demo_banner,
@@ -22,6 +21,7 @@ from v8.annexes.live.app.tiles import (
     mood_label,
     mood_of,
     signed_percent,
+    sparkline,
     tile_attributes,
     verdict_chip,
 )
