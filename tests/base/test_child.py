@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import v8
-from v8.annexes.comparison.measuring import TrainingOptions, TrainingRequest, measure_training
+from v8.annexes.comparison.measurement import TrainingOptions, TrainingRequest, measure_training
 from v8.base.child import ChildCall, run_in_child, run_in_children, send_message
 from v8.base.errors import ProfileError, StorageError, V8Error
 from v8.data.market.series import Series

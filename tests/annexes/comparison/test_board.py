@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from v8.annexes.comparison.board import is_board, make_board
-from v8.annexes.comparison.options import ComparisonOptions
+from v8.annexes.comparison.comparing import ComparisonOptions, is_board, make_board
 from v8.base.errors import ArgumentError, ProfileError
 from v8.publish.report.board import board_sentences, board_tables
 

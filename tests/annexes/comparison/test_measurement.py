@@ -18,9 +18,8 @@ from typing import Any
 import pytest
 import yaml
 
-from v8.annexes.comparison.comparing import check_places
+from v8.annexes.comparison.comparing import ComparisonOptions, check_places
 from v8.annexes.comparison.measurement import profile_order
-from v8.annexes.comparison.options import ComparisonOptions
 from v8.base.errors import ProfileError
 from v8.model.baselines.baselines import called
 from v8.model.evaluation.evaluation import Evaluation

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 from typer import Argument, Exit, echo
 
 from v8.annexes.comparison.comparing import (
+    ComparisonOptions,
     FinishedComparison,
     PreparedComparison,
     check_places,
     compare_run_folders,
+    is_board,
+    make_board,
 )
-from v8.annexes.comparison.naming import formulas_of, marked
-from v8.annexes.comparison.options import ComparisonOptions
 from v8.base.errors import SeriesError
 from v8.base.wording import Table, plural
 from v8.cli import shared as cli
@@ -39,8 +40,6 @@ def compare_profiles(
     """
     names = (*options.profiles, *(more_profiles or ()))
     options = options.model_copy(update={"profiles": names})
-    from v8.annexes.comparison.board import is_board, make_board
-
     if is_board(names):
         cli.settle_process(options.device)
         _print_board(make_board(options), options.out)
@@ -50,6 +49,9 @@ def compare_profiles(
         _print_comparison(compare_run_folders(runs, options, cli.this_command()))
         return
     prepared = PreparedComparison.from_options(options)
+
+    from v8.annexes.comparison.results import formulas_of, marked
+
     formulas = formulas_of(prepared.profiles)
     echo(f"Preparing to compare {', '.join(marked(each.name, formulas) for each in prepared.profiles)}.")
     if options.folds:
@@ -66,9 +68,9 @@ def _compare_back_tests(prepared: PreparedComparison, num_folds: int) -> None:
 
     The folds are laid once, for the profile that needs most candles.
     """
-    from v8.annexes.comparison.shared_errors import shared_windows_note
+    from v8.annexes.comparison.results import formulas_of, marked
+    from v8.annexes.comparison.shared_errors import share_windows, shared_windows_note
     from v8.base.terminal import print_lines, print_table
-    from v8.model.evaluation.shared_windows import share_windows
     from v8.publish.report.backtest import POOL_NOTE, pool_table
     from v8.runs.backtest import Backtest
     from v8.runs.backtest_results import read_cells, results_of

@@ -1,21 +1,24 @@
 """A comparison from its options to its files: what `compare-profiles` and `v8.compare` do.
 
-The caller shows it. Modules that take a second to import are imported after what is refused in a moment.
+Profiles are trained and compared (`PreparedComparison`), runs are compared (`compare_run_folders`); runs,
+baselines and files of forecasts go on a board, as they are (`make_board`). The caller shows the result.
+Modules that take a second to import are imported after what is refused in a moment.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from v8.annexes.comparison.naming import formulas_of
-from v8.annexes.comparison.options import ComparisonOptions
-from v8.base.errors import ProfileError
+from v8.base.errors import ProfileError, listed
 from v8.base.invocation import command
-from v8.base.own_files import require_own
+from v8.base.options import AtLeastOne, Flag, Options
+from v8.base.own_files import FORECASTS_COLUMNS, require_own
 from v8.data.market.series import Series
 from v8.data.market.sources.source import CandleSource, SeriesLister, open_source
-from v8.profile.profile import Profile, load_profile
+from v8.profile.profile import Profile, load_profile, profile_names, recorded_profile
+from v8.runs import options as run_options
+from v8.runs.backtest_options import NumBars, NumFolds
 from v8.runs.options import (
     chosen_series,
     contradiction,
@@ -25,7 +28,40 @@ from v8.runs.options import (
 
 if TYPE_CHECKING:
     from v8.annexes.comparison.results import Comparison
+    from v8.api.board import Board
     from v8.runs.options import Placement
+
+
+class ComparisonOptions(Options):
+    """Every option of a comparison. None stands for the default of the profiles or of the machine."""
+
+    profiles: Annotated[
+        tuple[str, ...],
+        Flag(
+            "Or runs, baselines, files of forecasts.",
+            "NAME|FILE|RUN ...",
+            names=("--profiles", "--profile", "--run"),
+        ),
+    ] = ()
+    series: Annotated[
+        tuple[str, ...],
+        Flag("One; repeat for more. Default: BTCUSDT-15m and BTCUSDT-1h.", "BTCUSDT-15m"),
+    ] = ()
+    universe: run_options.UniverseFile = None
+    epochs: Annotated[AtLeastOne | None, Flag("Most epochs of each. Default: 1, for speed.", "N")] = None
+    full: Annotated[bool, Flag("Each profile's own epochs, for skill: hours on a CPU.")] = False
+    repeat: Annotated[AtLeastOne, Flag("Measurements a profile.", "K")] = 1
+    baseline_profile: Annotated[str | None, Flag("What ratios refer to. Default: last.", "NAME")] = None
+    source: run_options.SourceName = "vision"
+    data_dir: run_options.DataFolder = None
+    tables: run_options.TablesFolder = None
+    bars: Annotated[NumBars | None, Flag("Newest candles of each. Default: the profile's.", "N")] = None
+    folds: Annotated[NumFolds | None, Flag("Evaluate each over so many folds.", "K")] = None
+    device: run_options.Device = "auto"
+    fleet_size: run_options.FleetSize = "auto"
+    out: Annotated[Path, Flag("Folder for compare.json, .csv, .html, runs.", "DIR")] = Path("comparison")
+    overwrite: Annotated[bool, Flag("Replace another comparison, or files of others.")] = False
+
 
 COMPARED_SERIES: Final = ("BTCUSDT-15m", "BTCUSDT-1h")
 
@@ -69,10 +105,9 @@ class PreparedComparison:
             command: The command line, for the record.
             notify: Gets a line about each step.
         """
-        from v8.annexes.comparison.measurement import compare  # noqa: PLC0415 - see the top
-        from v8.annexes.comparison.measuring import TrainingOptions  # noqa: PLC0415
+        from v8.annexes.comparison.measurement import TrainingOptions, compare  # noqa: PLC0415 - see the top
         from v8.annexes.comparison.page import require_same_comparison, write_comparison  # noqa: PLC0415
-        from v8.annexes.comparison.results import Comparison  # noqa: PLC0415
+        from v8.annexes.comparison.results import Comparison, formulas_of  # noqa: PLC0415
 
         options = self.options
         placement = _place(options.device, str(options.fleet_size))
@@ -173,3 +208,93 @@ def _epoch_budget(options: ComparisonOptions) -> int | None:
     if options.full:
         return None
     return 1 if options.epochs is None else options.epochs
+
+
+_OF_TRAINING: Final = ("epochs", "full", "tables", "folds", "baseline_profile", "universe")
+"""Options that belong to profiles, which are trained."""
+
+_DEFAULT_PROFILE: Final = "frontier"  # divides the candles where no run does
+
+
+def is_board(names: Sequence[str]) -> bool:
+    """Return whether names go on a board: there is a file of forecasts, a baseline, or a run with others.
+
+    Profiles alone, and runs alone, are compared by what they cost, too.
+
+    Raises:
+        ProfileError: If a profile, which would be trained, is among the others.
+    """
+    runs = [name for name in names if is_run(name)]
+    others = [name for name in names if name not in runs]
+    shipped = profile_names()
+    if not (runs and others) and all(name in shipped or not _forecasts(name) for name in others):
+        return False
+    trained = [name for name in others if not _forecasts(name)]
+    if trained:
+        rule = "names profiles, which are trained, or what is compared as it is: runs, baselines, files"
+        got = f"{listed(trained)} among {len(names)} names"
+        raise ProfileError(where="param:profiles", rule=rule, got=got, fix="Leave out one kind")
+    return True
+
+
+def _forecasts(name: str) -> bool:
+    """Return whether a name is that of a baseline or of a file of forecasts."""
+    from v8.model.baselines.baselines import BASELINES  # noqa: PLC0415 - see the top
+
+    return _is_file(name) or (name in BASELINES and BASELINES[name].is_installed())
+
+
+def _is_file(name: str) -> bool:
+    return Path(name).suffix in (".csv", ".parquet") and Path(name).is_file()
+
+
+def make_board(options: ComparisonOptions) -> "Board":
+    """Put runs, baselines and files of forecasts on one board, and save it.
+
+    Profile, series and source are those of the first run, unless options name others.
+
+    Raises:
+        ProfileError: If options belong to profiles that are trained.
+        ArgumentError: If the folder holds anything but a board, or what is compared shares no window.
+    """
+    from v8.api.board import require_board_folder  # noqa: PLC0415 - see the top
+    from v8.api.scores import evaluate  # noqa: PLC0415
+    from v8.runs.run_folder import read_run  # noqa: PLC0415
+
+    for name in _OF_TRAINING:
+        if getattr(options, name):
+            rule = "is for profiles, which are trained; a board compares what is there"
+            raise contradiction(f"param:{name}", listed(options.profiles), rule)
+    require_board_folder(options.out, "param:out")
+    runs = [name for name in options.profiles if is_run(name)]
+    profile: Profile | str = _DEFAULT_PROFILE
+    series = list(options.series)
+    source = options.source
+    if runs:
+        record = read_run(Path(runs[0]))
+        profile = recorded_profile(record.profile, where=f"profile of {runs[0]}")
+        series = series or list(record.done)
+        is_default = source == ComparisonOptions.model_fields["source"].default
+        source = record.source if is_default and not options.data_dir else source
+    board = evaluate(
+        {name: _method(name) for name in options.profiles},
+        options.data_dir or source,
+        profile,
+        series=series or list(COMPARED_SERIES),
+    )
+    board.save(options.out)
+    return board
+
+
+def _method(name: str) -> Any:
+    """Return what `evaluate` takes: a file of forecasts as a frame, anything else as it is called."""
+    if not _is_file(name):
+        return name
+    import pandas as pd  # noqa: PLC0415 - see the top
+
+    frame = pd.read_parquet(name) if name.endswith(".parquet") else pd.read_csv(name)
+    if {*FORECASTS_COLUMNS} <= {*frame}:  # as the command `export` writes it
+        from v8.api.evaluations import long_forecasts  # noqa: PLC0415 - see the top
+
+        return long_forecasts(frame, None)
+    return frame

@@ -14,7 +14,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from v8.annexes.comparison.naming import marked
 from v8.annexes.comparison.recommendation import (
     NEGLIGIBLE_PCT,
     advice,
@@ -30,6 +29,7 @@ from v8.annexes.comparison.results import (
     STATISTICS,
     Comparison,
     Spreads,
+    marked,
 )
 from v8.base.errors import ProfileError, listed
 from v8.base.language import language, say, term

@@ -6,12 +6,12 @@ from pathlib import Path
 import pandas as pd
 
 from v8.annexes.comparison.comparing import (
+    ComparisonOptions,
     PreparedComparison,
     check_places,
     compare_run_folders,
     is_run,
 )
-from v8.annexes.comparison.options import ComparisonOptions
 from v8.api.arguments import in_python, series_list
 from v8.api.runs import RawCandles, profile_file, source_of
 from v8.base.child import run_in_child, send_message

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from v8.annexes.comparison.naming import marked
-from v8.annexes.comparison.results import PROJECTED_MODELS, Comparison
+from v8.annexes.comparison.results import PROJECTED_MODELS, Comparison, marked
 from v8.annexes.comparison.shared_errors import shared_windows_note
 from v8.base.language import say
 from v8.base.wording import duration

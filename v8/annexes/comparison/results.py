@@ -6,7 +6,7 @@ that becomes slower does not favour the profile that was measured first. `v8.ann
 them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -14,7 +14,9 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import pandas as pd
 
 from v8.base.hardware import describe_machine, versions
+from v8.base.language import say
 from v8.model.networks.cost import ceiling_pct
+from v8.profile.profile import Profile
 from v8.profile.tasks import TASKS
 from v8.runs.run_folder import now_iso
 
@@ -227,3 +229,17 @@ def _spreads(table: pd.DataFrame) -> Spreads:
         statistics = rows.agg(list(STATISTICS)).rename(index=STATISTICS)
         spreads[str(profile)] = statistics.dropna(axis="columns").to_dict()
     return spreads
+
+
+def formulas_of(profiles: Iterable[Profile]) -> dict[str, str]:
+    """Return the family of each profile that is a formula, by the name of the profile."""
+    return {profile.name: profile.network.family for profile in profiles if profile.family.is_formula}
+
+
+def marked(profile: str, formulas: Mapping[str, str]) -> str:
+    """Return the name of a profile, marked if it is one of the formulas.
+
+    >>> marked("range_paths", {"range_paths": "range_paths"}), marked("frontier", {})
+    ('range_paths (formula)', 'frontier')
+    """
+    return say("{name} (formula)", name=profile) if profile in formulas else profile

@@ -2,8 +2,7 @@
 
 An evaluation holds means only. A test over several series or several folds needs the losses of every window,
 because series that are evaluated at the same time share the same market events, and so does a comparison on
-the windows that several models share (`v8.model.evaluation.shared_windows`). So they are saved next to each
-evaluated model.
+the windows that several models share. So they are saved next to each evaluated model.
 
 A *cell* is one series in one fold of a back-test. Cells are grouped by fold and timeframe, and pooled:
 all folds, calm ones, those with a break in volatility. Per forecaster a group reports the median over its

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from v8.annexes.comparison.shared_errors import share_windows
 from v8.base.errors import ArtifactError
 from v8.data.market.series import Series
 from v8.model.evaluation.evaluation import EvaluatedTask, Evaluation
 from v8.model.evaluation.fold_losses import Cell, FoldLosses
-from v8.model.evaluation.shared_windows import share_windows
 
 BAR_S = 900
 
