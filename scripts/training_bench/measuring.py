@@ -12,7 +12,7 @@ from typing import Any, Final
 from training_bench.series import load_sized_profile
 from training_bench.turn import RefusedError
 from v8.base.hardware import process_variables
-from v8.runs.machine.choices import choose_loops, compiled_loops
+from v8.runs.machine.choices import choose_loops, loops_in_environment
 
 TURNS: Final = {
     "matmul": "keras_turns:matmul_turn",
@@ -38,7 +38,7 @@ def serve(spec: dict[str, Any], orders: Iterable[str] = sys.stdin) -> None:
         if spec["kind"] in {"product", "fleet"} and spec["format"] == "float32":
             profile = load_sized_profile(spec)
             loops = choose_loops(profile, on_message=lambda text: print(text, file=sys.stderr))
-            with compiled_loops(loops):
+            with loops_in_environment(loops):
                 _take_turns(spec, orders)
             return
     _take_turns(spec, orders)

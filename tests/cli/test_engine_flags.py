@@ -28,9 +28,9 @@ def settled(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_engine_of_other_machines_learns_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     elsewhere = replace(ENGINES["ray"], name="toy", package=None, open=lambda placement: placement)
     monkeypatch.setitem(ENGINES, "toy", elsewhere)
-    assert choose_engine("toy", "gpu", "3", "8", "10.0.0.1:6379") == Placement(
-        3, 8, device="gpu", address="10.0.0.1:6379"
-    )
+    assert choose_engine(
+        "toy", device="gpu", workers="3", fleet_size=8, address="10.0.0.1:6379"
+    ) == Placement(3, 8, device="gpu", address="10.0.0.1:6379")
 
 
 def test_an_engine_whose_package_is_not_installed_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,7 +38,7 @@ def test_an_engine_whose_package_is_not_installed_names_the_extra(monkeypatch: p
     with pytest.raises(
         ProfileError, match=r"--engine toy: needs the package no_such_package, v8's extra of t"
     ):
-        choose_engine("toy", "auto", "auto", "auto")
+        choose_engine("toy")
 
 
 @pytest.mark.parametrize(
@@ -55,4 +55,4 @@ def test_flags_that_contradict_are_refused(
 ) -> None:
     with pytest.raises(ProfileError, match=told):
         monkeypatch.setitem(ENGINES, "toy", replace(ENGINES["ray"], name="toy", package=None))
-        choose_engine(engine, "auto", "auto", "auto", address)
+        choose_engine(engine, address=address)

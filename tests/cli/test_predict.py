@@ -25,7 +25,6 @@ from v8.cli.forecasts import report_refused
 from v8.data.market.candles import price_decimals
 from v8.data.market.sources.source import open_source
 from v8.forecaster.forecaster import Forecaster
-from v8.model.baselines.baselines import called
 from v8.model.evaluation.evaluation import Evaluation
 from v8.publish.report.pictures import draw_forecast
 
@@ -102,7 +101,7 @@ def test_all_forms_print_the_same_forecast(trained_run: Any, forecast: pd.DataFr
     )
     for task, quality in content["model"]["quality"].items():
         best = evaluation.best_baseline(task)
-        assert quality["best_baseline"] == called(best)
+        assert quality["best_baseline"] == best
         assert quality["relative_mae_to_best"] == evaluation.relative_error(task, baseline=best)
         assert quality["verdict_against_best"] == evaluation.against(task, best).verdict
     beside = "As a multiple of the best baseline's: ohlc "

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from v8.data.market.series import Series
-from v8.runs.estimate import ProgressEstimate
+from v8.runs.estimate import ProgressEstimate, RunCost
 from v8.runs.events import SeriesOutcome, SeriesStarted
-from v8.runs.plan import RunCost
 
 
 class Clock:

@@ -30,6 +30,7 @@ from v8.data.market.sources.demo import DemoSource
 from v8.data.market.sources.source import CutOffSource
 from v8.publish.report import outputs as report_outputs
 from v8.publish.report.outputs import ReportWriter
+from v8.runs.estimate import known_cost
 from v8.runs.events import (
     CandleFinding,
     GettingReady,
@@ -43,7 +44,7 @@ from v8.runs.execution import execute
 from v8.runs.jobs import Engine, Job
 from v8.runs.machine.choices import FLAGS, TASK_PER_OPERATION
 from v8.runs.observers import ObserverGroup, RunObserver, observed
-from v8.runs.plan import Plan, known_cost, make_plan
+from v8.runs.plan import Plan, make_plan
 from v8.runs.run_folder import RunFolder, RunRecord
 
 ONE = Series("BTCUSDT", "15m")
@@ -158,7 +159,7 @@ def carried_out(
 ) -> RunSummary:
     """Execute a plan; the report is drawn while it trains, and not at the end."""
     observers = ObserverGroup([observer or RunObserver(), ReportWriter()])
-    current = plan.as_of(folder.record.series)
+    current = plan.with_statuses(folder.record.series)
     with observed(observers, current, source.name, folder.save_record) as follower:
         return execute(current, folder, source, engine, follower)
 

@@ -15,8 +15,9 @@ from v8.data.market.series import load_universe
 from v8.data.market.sources.demo import DemoSource
 from v8.model.baselines import baselines
 from v8.profile.profile import audiences, load_profile, profile_names
+from v8.runs.estimate import RunCost, known_cost, save_cost
 from v8.runs.options import RunOptions
-from v8.runs.plan import RunCost, known_cost, make_plan, save_cost
+from v8.runs.plan import make_plan
 
 NOT_KNOWN = "Estimated time: not known. A run of this profile measures it; one series is enough."
 
@@ -110,5 +111,5 @@ def test_what_was_measured_with_other_work_says_nothing(
     assert known_cost(make_profile(newest_bars=800)) is None
     assert known_cost(make_profile(training={"epochs": 4})) is None
     lighter = {name: one for name, one in baselines.BASELINES.items() if name != "har"}
-    monkeypatch.setattr("v8.runs.plan.BASELINES", lighter)
+    monkeypatch.setattr("v8.runs.estimate.BASELINES", lighter)
     assert known_cost(make_profile()) is None

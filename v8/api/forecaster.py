@@ -25,7 +25,6 @@ from v8.forecaster import forecaster as artifacts
 from v8.forecaster.history import seconds_of
 from v8.forecaster.runtimes import AUTO
 from v8.forecaster.shared_models import SharedModels
-from v8.model.baselines.baselines import called
 from v8.model.evaluation.evaluation import Evaluation, QuantileEvaluation, evaluate_windows
 from v8.profile.columns import OPEN_TIME
 from v8.profile.profile import Profile, load_profile
@@ -139,7 +138,7 @@ def sureness(evaluated: QuantileEvaluation) -> pd.DataFrame:
     """
     columns = {}
     for task, summary in evaluated.summary().items():
-        crps = {f"CRPS / {called(name)}": multiple for name, multiple in summary["relative_crps"].items()}
+        crps = {f"CRPS / {name}": multiple for name, multiple in summary["relative_crps"].items()}
         coverage = {f"within {name}": share for name, share in summary["coverage"].items()}
         columns[task] = crps | coverage
     return pd.DataFrame(columns)

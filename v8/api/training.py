@@ -16,12 +16,11 @@ from v8.publish.report.outputs import ReportWriter
 from v8.publish.report.verdict import headline_intervals, verdict
 from v8.runs.events import RunSummary
 from v8.runs.execution import run
+from v8.runs.following import followers
 from v8.runs.observers import ObserverGroup, RunObserver
 from v8.runs.options import PreparedRun, RunOptions
 from v8.runs.run_folder import read_run
 from v8.runs.serving import read_test_losses
-from v8.runs.trackers import check_trackers
-from v8.runs.tracking import trackers
 
 
 @dataclass(frozen=True)
@@ -38,10 +37,10 @@ def carry_out(prepared: PreparedRun, observers: Sequence[RunObserver]) -> Finish
     When it is interrupted, what was finished is saved, and the same options continue.
     """
     options = prepared.options
-    check_trackers(options.track)
+    trackers = followers(options.track)
     set_exit_message(f"interrupted: {prepared.plan.path} is saved. Continue with: {options.command}")
     report = ReportWriter()
-    observer = ObserverGroup([*observers, trackers(options.track), report])
+    observer = ObserverGroup([*observers, *trackers, report])
     summary = run(prepared.plan, prepared.source, prepared.engine, observer, command=options.command)
     return FinishedRun(summary, report.rows)
 

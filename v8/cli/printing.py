@@ -32,9 +32,9 @@ from v8.profile.profile import audiences, load_profile
 from v8.publish.report.outputs import REPORT_FILE
 from v8.publish.report.verdict import headline_intervals, titled, verdict
 from v8.runs import events
-from v8.runs.estimate import ProgressEstimate
+from v8.runs.estimate import ProgressEstimate, known_cost
 from v8.runs.observers import RunContext, RunObserver
-from v8.runs.plan import Plan, count_windows, known_cost, series_seed
+from v8.runs.plan import Plan, count_windows, series_seed
 from v8.runs.run_folder import read_run
 from v8.runs.serving import read_test_losses
 

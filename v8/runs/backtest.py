@@ -108,8 +108,7 @@ def run_fold(
 ) -> RunSummary:
     """Finish every series of a fold that can be finished; arguments as for `run_folds`."""
     series = [Series.parse(name) for name in fold.newest_s]
-    plan = make_plan(options.profile, series, path / fold.folder)
-    plan = replace(plan, tables=options.tables)
+    plan = make_plan(options.profile, series, path / fold.folder, tables=options.tables)
     return run(plan, CutOffSource(source, fold.newest_s), engine, observer, command=options.command)
 
 

@@ -81,10 +81,10 @@ class PreparedBacktest:
 
         engine = choose_engine(
             options.engine,
-            options.device,
-            str(options.workers),
-            str(options.fleet_size),
-            options.address,
+            device=options.device,
+            workers=options.workers,
+            fleet_size=options.fleet_size,
+            address=options.address,
         )
         return cls(
             path=options.out or Path("backtests") / profile.name,

@@ -43,7 +43,12 @@ _MOST: Final = 10_000  # processes and series of one program are fewer on any ma
 
 
 def choose_engine(
-    name: str, device: str, workers: str, fleet_size: str, address: str | None = None
+    name: str,
+    *,
+    device: str = "auto",
+    workers: int | str = AUTO,
+    fleet_size: int | str = AUTO,
+    address: str | None = None,
 ) -> Engine:
     """Open the engine that flags of these names choose; see `Placement`.
 
@@ -120,7 +125,7 @@ def where_work_is() -> tuple[bool, str]:
     return is_visible, hardware.proved_device() if is_visible else "none visible"
 
 
-def local_placement(workers: str, fleet_size: str, device: str) -> Placement:
+def local_placement(workers: int | str, fleet_size: int | str, device: str) -> Placement:
     """Turn flags into a placement on this machine, or raise ProfileError; the device is checked already."""
     may_have_gpu = hardware.may_be_gpu(device)
     num_cores = hardware.num_usable_cores()
@@ -132,7 +137,7 @@ def local_placement(workers: str, fleet_size: str, device: str) -> Placement:
 
 
 def choose_placement(
-    workers: str, fleet_size: str, *, may_have_gpu: bool, num_cores: int, gpus: Sequence[str] = ()
+    workers: int | str, fleet_size: int | str, *, may_have_gpu: bool, num_cores: int, gpus: Sequence[str] = ()
 ) -> Placement:
     """Turn `--workers` and `--fleet-size`, numbers or "auto", into a placement, or raise ProfileError.
 
@@ -165,7 +170,9 @@ def choose_placement(
     return Placement(num_workers, 1, is_measured=wanted_workers is None and num_workers > 1)
 
 
-def remote_placement(workers: str, fleet_size: str, device: str, address: str | None) -> Placement:
+def remote_placement(
+    workers: int | str, fleet_size: int | str, device: str, address: str | None
+) -> Placement:
     """Turn flags into a placement on machines that are only known later, or raise ProfileError.
 
     >>> remote_placement("2", "auto", "cpu", None)
@@ -182,8 +189,9 @@ def remote_placement(workers: str, fleet_size: str, device: str, address: str | 
     )
 
 
-def _number_or_auto(flag: str, text: str, *, unit: str) -> int | None:
+def _number_or_auto(flag: str, value: int | str, *, unit: str) -> int | None:
     """Read the number of a flag, or raise ProfileError; None where it is left to the machine."""
+    text = str(value)
     if text == AUTO:
         return None
     is_number = text.isascii() and text.isdigit()

@@ -5,19 +5,27 @@ evaluating, saving and drawing the report included, and as many run side by side
 together. The first series of each process also imports and compiles what the later ones find ready, which may
 take longer than all else. So there is no estimate until a later one has ended, unless the first ones took so
 long that compiling is little of it.
+
+What a run took is saved (`RunCost`), and estimates later runs of its profile before they begin.
 """
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Final
+from typing import Annotated, Any, Final
 
+from pydantic import Field
+
+from v8.base.records import Count, Number
 from v8.data.market.series import Series
+from v8.model.baselines.baselines import BASELINES
+from v8.profile.profile import Profile
 from v8.runs.events import Event, SeriesOutcome, SeriesStarted
+from v8.runs.machine.choices import read_measurement, write_measurement
 from v8.runs.observers import RunObserver
-from v8.runs.plan import RunCost
 
 _NUM_RECENT: Final = 12
 """Series whose times are averaged: those of long ago had the machine under another load."""
@@ -25,6 +33,49 @@ _LONG_S: Final = 300.0
 """Seconds that a process's first series must take for its time to be used for the others."""
 _OVERDUE_SHARE: Final = 0.25
 """Of a series that already took longer than usual, this share of the usual time is taken to be left."""
+
+
+@dataclass(frozen=True)
+class RunCost:
+    """What a call took from the first series' start to the end of the last."""
+
+    num_series: Annotated[Count, Field(gt=0)]  # series it trained, evaluated and saved
+    seconds: Number  # wall time
+    series_s: Number  # wall time of one series
+    num_side_by_side: Annotated[Count, Field(gt=0)]  # series at work at the same time
+    own_s: Number | None = None
+    """Seconds of the stages of one series without compiling, or of its whole fleet if it trained in one; None
+    if they were not measured."""
+    fleet_size: Annotated[Count, Field(gt=0)] = 1  # most series that trained in one program
+
+    @property
+    def was_one_round(self) -> bool:
+        """Whether all series were at work at the same time: none started after another had ended."""
+        return self.num_series == self.num_side_by_side
+
+    def estimated_s(self, num_series: int) -> float | None:
+        """Return about how long so many series take, seconds; None where that cannot be estimated.
+
+        Every further round of series takes as long as a series took; where all were at work together, as
+        long as the own stages of one. A fleet of fewer series takes as much less of its own stages.
+
+        >>> RunCost(4, 50.0, 20.0, 2).estimated_s(40)  # four: two rounds, and 10 s before; forty: twenty
+        410.0
+        >>> RunCost(2, 30.0, 30.0, 2, own_s=8.0).estimated_s(40)  # one round, 22 s of it once; nineteen more
+        182.0
+        >>> RunCost(2, 30.0, 30.0, 2).estimated_s(40)  # what is done once is not known apart
+        >>> RunCost(40, 360.0, 360.0, 40, 320.0, 20).estimated_s(2)  # two fleets; 40 s once, a 20th of 320 s
+        56.0
+        """
+        least_rounds = 1 / self.fleet_size if self.was_one_round and self.own_s else 1.0
+        rounds = max(least_rounds, num_series / self.num_side_by_side)
+        known_rounds = max(1.0, self.num_series / self.num_side_by_side)
+        if rounds == known_rounds:
+            return self.seconds
+        round_s = self.own_s if self.was_one_round else self.series_s
+        if round_s is None:
+            return None
+        return max(0.0, self.seconds + round_s * (rounds - known_rounds))
 
 
 @dataclass(frozen=True)
@@ -132,3 +183,23 @@ class ProgressEstimate(RunObserver):
             own_s=own_s,
             fleet_size=self._fleet_size,
         )
+
+
+def known_cost(profile: Profile) -> RunCost | None:
+    """Return what a run of a profile took here, with its bars, epochs and baselines; None if unknown."""
+    return read_measurement(RunCost, "run", _cost_key(profile))
+
+
+def save_cost(profile: Profile, cost: RunCost) -> None:
+    """Save what a run took, unless the cost of a run of more series is known."""
+    earlier = known_cost(profile)
+    if earlier is None or earlier.num_series <= cost.num_series:
+        write_measurement(RunCost, "run", _cost_key(profile), cost)
+
+
+def _cost_key(profile: Profile) -> dict[str, Any]:
+    return {
+        "profile": profile.model_dump(mode="json", exclude={"name", "description", "seed"}),
+        "baselines": [name for name, baseline in BASELINES.items() if baseline.is_installed()],
+        "devices": os.environ.get("CUDA_VISIBLE_DEVICES"),
+    }

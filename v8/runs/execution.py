@@ -7,12 +7,18 @@ Nothing is trained before the candles of every selected series, of finished ones
 (`v8.runs.reading`), and every finished artefact has shown that it is the one that was saved. A series whose
 candles are no longer those it is pinned to fails by itself. So does one whose candles cannot be read; if it
 is finished, that is only noted. A finished series whose files are not as they were saved fails, too, before
-its candles are read; its files are left as they are. What shows results is an observer
-(`v8.publish.report.outputs`).
+its candles are read; its files are left as they are.
+
+What happens is told to observers (`v8.runs.observers`). The way of an event:
+
+    engine -> estimate and `RunRecorder`, which writes run.json (`train_jobs`)
+           -> what leaves out repeated notes (`observed`)
+           -> the observer of `run`: display, trackers, and the writer of the report
+
+The reading of candles, checks and choices enter it at the second line.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from v8.base.errors import ArtifactError, StorageError
@@ -23,13 +29,14 @@ from v8.base.variables import with_variables
 from v8.data.market.series import Series
 from v8.data.market.sources.source import CandleSource, dataset_of, folder_of
 from v8.forecaster.metadata import ERROR_FILE, redo_offered
+from v8.model.networks.loops import Loops
 from v8.profile.profile import Profile
-from v8.runs.estimate import ProgressEstimate
+from v8.runs.estimate import ProgressEstimate, save_cost
 from v8.runs.events import Event, GettingReady, Note, RunSummary, SeriesOutcome, SeriesStarted
 from v8.runs.jobs import DeviceSettings, Engine, Job
-from v8.runs.machine.choices import choose_loops, choose_precision, compiled_loops
+from v8.runs.machine.choices import choose_loops, choose_precision, loops_in_environment
 from v8.runs.observers import ObserverGroup, RunObserver, observed, warnings_as_notes
-from v8.runs.plan import Plan, save_cost, series_seed
+from v8.runs.plan import Plan, series_seed
 from v8.runs.reading import CandleReader, CheckedSeries
 from v8.runs.run_folder import RunFolder, RunRecord
 from v8.runs.serving import read_finished, stop_serving
@@ -66,27 +73,25 @@ def run(
         command,
         data_dir=folder_of(source),
         tables=plan.tables,
+        is_evaluated=plan.artifact_settings.is_evaluated,
     )
-    with RunFolder(plan.path, replace(record, is_evaluated=plan.artifact_settings.is_evaluated)) as folder:
+    with RunFolder(plan.path, record) as folder:
         drop_notes = [_drop(series, folder) for series in plan.dropped]
         for series in plan.redone:
             folder.set_aside(series)
         if lists_all_series:
             folder.add_series(plan.series)
         # The folder is held from here on: what another process has finished since planning is not done again.
-        current = plan.as_of(folder.record.series)
+        current = plan.with_statuses(folder.record.series)
         with (
-            # The way of an event: engine -> estimate and recorder (`train_jobs`) -> deduplicator of notes ->
-            # `observer`, which is display, trackers and report. Observers may call `save_record`, which
-            # writes run.json.
-            observed(observer, current, source.name, folder.save_record) as deduplicator,
-            warnings_as_notes(deduplicator),
+            observed(observer, current, source.name, folder.save_record) as follower,
+            warnings_as_notes(follower),
             with_variables(engine.variables),
         ):
             for note in drop_notes:
-                deduplicator.on_event(note)
-            summary = execute(current, folder, source, engine, deduplicator)
-            deduplicator.on_finished(summary)
+                follower.on_event(note)
+            summary = execute(current, folder, source, engine, follower)
+            follower.on_finished(summary)
     return summary
 
 
@@ -95,8 +100,6 @@ def execute(
 ) -> RunSummary:
     """Finish every series of a plan that can be finished, in its open folder; arguments as for `run`.
 
-    The plan is as far as the record of the folder says (`Plan.as_of`).
-
     Raises:
         StorageError: If `run.json` cannot be written.
     """
@@ -104,20 +107,20 @@ def execute(
         observer.on_event(Note(folder.note))
     if plan.todo:
         folder.require_writable()
-    # Recorded as done, but planned again because the files are gone: it is noted, and they are trained again.
-    lost = [series for series in plan.todo if folder.state(series).status == "done"]
-    damaged = check_finished(plan, lost, observer)
+    damaged = check_finished(plan, folder, observer)
     plan = plan.without(damaged)
     recorder = RunRecorder(folder, observer)  # passes on to the observer whatever it records
     reader = CandleReader(plan, folder, source, observer=observer, recorder=recorder)
     reading = reader.read_all()
     failures = [*damaged.values(), *reading.failures]
     jobs: list[Job] = []
+    loops: Loops = "stepwise"
     if reading.ready:
         observer.on_event(GettingReady(f"Getting ready to train {len(reading.ready)} series."))
         device_settings = resolve_device_settings(plan.profile, folder, observer)
+        loops = device_settings.loops
         jobs = make_jobs(plan, reading.ready, device_settings, source)
-    with compiled_loops(folder.record.loops or "stepwise"):
+    with loops_in_environment(loops):  # processes that the engine starts inherit it
         outcomes = train_jobs(plan.profile, jobs, engine, recorder)
     train_failures = [outcome for outcome in outcomes if outcome.reason is not None]
     failures += train_failures
@@ -126,20 +129,21 @@ def execute(
     finished_before = [
         series for series, status in plan.series.items() if status == "done" and series not in refused
     ]
+    without_onnx = [outcome for outcome in outcomes if outcome.onnx_fault and outcome.reason is None]
     return RunSummary(
         num_trained=len(outcomes) - len(train_failures),
         num_finished_before=len(finished_before),
         failures=tuple(failures),
         newer_candles=tuple(reading.newer_candles),
-        without_onnx=tuple(outcome for outcome in outcomes if outcome.onnx_fault and outcome.reason is None),
+        without_onnx=tuple(without_onnx),
     )
 
 
-def check_finished(plan: Plan, lost: Sequence[Series], observer: RunObserver) -> dict[Series, SeriesOutcome]:
+def check_finished(plan: Plan, folder: RunFolder, observer: RunObserver) -> dict[Series, SeriesOutcome]:
     """Return the finished series whose files are not as they were saved, each with its failure.
 
-    Notes say which series are damaged, which ones are `lost` (finished once, files gone), and how many are
-    skipped.
+    Notes say which series are damaged, of which ones the files are gone, so that they are trained again, and
+    how many are skipped.
     """
     damaged: dict[Series, SeriesOutcome] = {}
     for series, status in plan.series.items():
@@ -148,7 +152,7 @@ def check_finished(plan: Plan, lost: Sequence[Series], observer: RunObserver) ->
             if error is not None:
                 damaged[series] = SeriesOutcome(series, reason=str(error), error=error)
                 observer.on_event(Note(str(error)))
-        elif series in lost:
+        elif folder.state(series).status == "done":
             text = f"{series}: was finished, but its files are gone; it is trained again."
             observer.on_event(Note(text))
     num_done = len(plan.series) - len(plan.todo) - len(damaged)
@@ -172,13 +176,7 @@ def _fault_of(artifact: Path) -> ArtifactError | None:
 
 
 def resolve_device_settings(profile: Profile, folder: RunFolder, observer: RunObserver) -> DeviceSettings:
-    """Choose what training depends on apart from the profile, once for the whole run, and record it.
-
-    * The precision: float32, or 16 bits for matrix products where this machine then trains faster.
-    * How XLA compiles the loop over the bars of a window (`v8.model.networks.loops`): `execute` lets the
-      engine have it.
-    * How many micro-batches make one optimiser step.
-    """
+    """Choose what training depends on apart from the profile, once for the whole run, and record it."""
     is_gpu = may_have_gpu()
 
     def add_note(text: str) -> None:
@@ -187,15 +185,17 @@ def resolve_device_settings(profile: Profile, folder: RunFolder, observer: RunOb
     precision = folder.choose_once(
         "precision", lambda: choose_precision(profile, may_have_gpu=is_gpu, on_message=add_note)
     )
-    folder.choose_once("loops", lambda: choose_loops(profile, may_have_gpu=is_gpu, on_message=add_note))
+    loops = folder.choose_once(
+        "loops", lambda: choose_loops(profile, may_have_gpu=is_gpu, on_message=add_note)
+    )
 
     def count_micro_batches() -> int:
         return profile.training.num_micro_batches(is_on_gpu=is_gpu)
 
     if profile.training.cpu_batch_size is None:
-        return DeviceSettings(precision, count_micro_batches())
+        return DeviceSettings(precision, loops, count_micro_batches())
     # A batch size for CPUs makes the number depend on the device, so it is recorded, too.
-    return DeviceSettings(precision, folder.choose_once("num_micro_batches", count_micro_batches))
+    return DeviceSettings(precision, loops, folder.choose_once("num_micro_batches", count_micro_batches))
 
 
 def make_jobs(

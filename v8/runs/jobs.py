@@ -7,6 +7,7 @@ from pathlib import Path
 
 from v8.data.market.candles import Candles
 from v8.data.market.series import Series
+from v8.model.networks.loops import Loops
 from v8.profile.profile import Profile
 from v8.runs.events import SeriesOutcome
 from v8.runs.observers import RunObserver
@@ -20,7 +21,11 @@ class DeviceSettings:
     same weights.
     """
 
-    precision: str = "float32"  # keras dtype policy to train in
+    precision: str = "float32"
+    """Keras dtype policy to train in: 16 bits for matrix products where this machine then trains faster."""
+    loops: Loops = "stepwise"
+    """How XLA compiles the loop over the bars of a window. It gets there by environment variables, which XLA
+    reads at the first compilation of a process (`v8.runs.machine.choices.loops_in_environment`)."""
     num_micro_batches: int | None = None
     """Micro-batches whose gradients are summed for one optimiser step; None: as many as the profile says."""
 

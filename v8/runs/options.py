@@ -4,7 +4,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -177,7 +177,7 @@ class RunOptions(Options):
         self._refuse_contradictions()
         profile = load_profile(self.profile)
         if self.smoke:
-            from v8.runs.plan import smoke_bars  # noqa: PLC0415 - see above
+            from v8.runs.plan import smoke_bars  # noqa: PLC0415 - usage errors come before it
 
             num_bars = smoke_bars(profile)
             profile = profile.with_budget(
@@ -232,7 +232,7 @@ class ModelsOptions(Options):
         """
 
         def open_named(name: str) -> OpenedSource:
-            from v8.runs.backtest_results import recorded_folders  # noqa: PLC0415 - see the top
+            from v8.runs.backtest_results import recorded_folders  # noqa: PLC0415 - usage errors first
 
             chosen = self.source or name
             recorded = recorded_folders(place)
@@ -277,7 +277,7 @@ class PreparedRun:
         from v8.runs.engines import choose_engine  # noqa: PLC0415
         from v8.runs.jobs import ArtifactSettings  # noqa: PLC0415
         from v8.runs.plan import make_plan  # noqa: PLC0415
-        from v8.runs.run_folder import locate_run  # noqa: PLC0415 - see the top
+        from v8.runs.run_folder import locate_run  # noqa: PLC0415 - these take a second; usage errors first
 
         require_tables_folder(options.tables)
         source = open_source(options.source, data_dir=options.data_dir)
@@ -290,18 +290,22 @@ class PreparedRun:
             require_onnx_packages("param:onnx")
         engine = choose_engine(
             options.engine,
-            options.device,
-            str(options.workers),
-            str(options.fleet_size),
-            options.address,
+            device=options.device,
+            workers=options.workers,
+            fleet_size=options.fleet_size,
+            address=options.address,
         )
-        plan = replace(
-            make_plan(profile, series, path, redone),
+        artifact_settings = ArtifactSettings(
+            is_evaluated=options.evaluate, has_importance=options.importance, has_onnx=options.onnx
+        )
+        plan = make_plan(
+            profile,
+            series,
+            path,
+            redone=redone,
             dropped=dropped,
             tables=options.tables,
-            artifact_settings=ArtifactSettings(
-                is_evaluated=options.evaluate, has_importance=options.importance, has_onnx=options.onnx
-            ),
+            artifact_settings=artifact_settings,
         )
         if plan.todo:
             require_covariate_files([profile], options.tables)
@@ -337,9 +341,10 @@ def _folder_suffix(options: RunOptions) -> str:
 def _series_of_run(
     path: Path, source: CandleSource, requested: tuple[Series, ...] | None, dropped: tuple[Series, ...]
 ) -> tuple[Series, ...]:
-    """Return the requested series without the dropped ones.
+    """Return the series of a call, without the dropped ones.
 
-    If none is requested: all of the source; with dropped ones, all that the run at `path` has recorded.
+    Where none is requested, these are all of the source, or, with dropped ones, all that the run at `path`
+    has recorded.
     """
     if not dropped:
         return served_series(source) if requested is None else requested
@@ -418,7 +423,7 @@ def series_without(path: Path, dropped: Sequence[Series]) -> tuple[Series, ...]:
         ArtifactError: If there is no run, or it is damaged.
         ProfileError: If the run does not have one of them.
     """
-    from v8.runs.run_folder import read_run  # noqa: PLC0415 - see above
+    from v8.runs.run_folder import read_run  # noqa: PLC0415 - usage errors come before it
 
     names = list(read_run(path).series)
     unknown = [str(series) for series in dropped if str(series) not in names]

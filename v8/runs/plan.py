@@ -1,28 +1,21 @@
-"""What a run will do, before it does it: series, seeds, windows, time.
+"""What a run will do, before it does it: series, seeds, windows.
 
 Seeds belong to series, not to their place in a selection: series number k of the default universe
 trains with the profile's seed + k, alone or among forty.
 """
 
 import hashlib
-import os
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
 
-from pydantic import Field
-
-from v8.base.records import Count, Number
 from v8.data.market.series import Series, load_universe
 from v8.data.windows.dataset import rows_needed, table_columns, windows_without_holes
 from v8.forecaster.metadata import METADATA_FILE, MODEL_FILE
-from v8.model.baselines.baselines import BASELINES
 from v8.profile.indicators import warmup_bars
 from v8.profile.profile import Profile
 from v8.runs.jobs import ArtifactSettings
-from v8.runs.machine.choices import read_measurement, write_measurement
 from v8.runs.run_folder import RUN_FILE, SeriesState, Status, read_run
 
 SMOKE_SPARE_BARS = 130  # candles of a smoke run beyond the fewest that work, so that a few holes do no harm
@@ -36,7 +29,7 @@ class Plan:
     profile: Profile  # what to train
     path: Path  # the run folder; it need not exist
     series: Mapping[Series, Status]
-    """Every selected series, and how far an earlier call brought it."""
+    """Every selected series, and how far an earlier call brought it; its seed is `series_seed`."""
     redone: tuple[Series, ...] = ()  # those whose old files are set aside first
     dropped: tuple[Series, ...] = ()  # those that are taken out of the run first
     artifact_settings: ArtifactSettings = field(default_factory=ArtifactSettings)
@@ -44,7 +37,7 @@ class Plan:
     initial_models: Mapping[Series, Path] = field(default_factory=dict)
     """By series the folder of the model from whose weights training starts; without one they are random.
 
-    What trains models again may set it; a plain run has none.
+    The annex that trains stale models again sets it; a plain run has none.
     """
     tables: Path | None = None  # folder of the user's tables; that of `V8_TABLES` when None
 
@@ -53,7 +46,7 @@ class Plan:
         """Series that are not finished."""
         return [series for series, status in self.series.items() if status != "done"]
 
-    def as_of(self, states: Mapping[str, SeriesState]) -> "Plan":
+    def with_statuses(self, states: Mapping[str, SeriesState]) -> "Plan":
         """Return the plan with the status of each series as the run folder records it.
 
         A series that is recorded as done but whose files are gone is pending.
@@ -69,19 +62,38 @@ class Plan:
         return replace(self, series=others)
 
 
-def make_plan(profile: Profile, series: Sequence[Series], path: Path, redone: Sequence[Series] = ()) -> Plan:
-    """Plan a run of selected series, without repetition, in a folder, new or begun.
+def make_plan(
+    profile: Profile,
+    series: Sequence[Series],
+    path: Path,
+    *,
+    redone: Sequence[Series] = (),
+    dropped: Sequence[Series] = (),
+    tables: Path | None = None,
+    artifact_settings: ArtifactSettings | None = None,
+    initial_models: Mapping[Series, Path] | None = None,
+) -> Plan:
+    """Plan a run of selected series, without repetition, in a folder, new or begun; arguments as in `Plan`.
 
     Raises:
         ArtifactError: If the folder's `run.json` is damaged.
     """
-    plan = Plan(profile=profile, path=path, series=dict.fromkeys(series, "pending"), redone=tuple(redone))
+    plan = Plan(
+        profile=profile,
+        path=path,
+        series=dict.fromkeys(series, "pending"),
+        redone=tuple(redone),
+        dropped=tuple(dropped),
+        tables=tables,
+        artifact_settings=artifact_settings or ArtifactSettings(),
+        initial_models=initial_models or {},
+    )
     states: dict[str, SeriesState] = {}
     if (path / RUN_FILE).exists():
         states = dict(read_run(path).series)
     for name in redone:
         states.pop(str(name), None)
-    return plan.as_of(states)
+    return plan.with_statuses(states)
 
 
 def series_seed(profile: Profile, series: Series) -> int:
@@ -130,66 +142,3 @@ def _status(state: SeriesState | None, folder: Path) -> Status:
     if state.status == "done" and not has_files:
         return "pending"  # its files were moved away; making them again gives the same ones
     return state.status
-
-
-@dataclass(frozen=True)
-class RunCost:
-    """What a call took from the first series' start to the end of the last."""
-
-    num_series: Annotated[Count, Field(gt=0)]  # series it trained, evaluated and saved
-    seconds: Number  # wall time
-    series_s: Number  # wall time of one series
-    num_side_by_side: Annotated[Count, Field(gt=0)]  # series at work at the same time
-    own_s: Number | None = None
-    """Seconds of the stages of one series without compiling, or of its whole fleet if it trained in one; None
-    if they were not measured."""
-    fleet_size: Annotated[Count, Field(gt=0)] = 1  # most series that trained in one program
-
-    @property
-    def was_one_round(self) -> bool:
-        """Whether all series were at work at the same time: none started after another had ended."""
-        return self.num_series == self.num_side_by_side
-
-    def estimated_s(self, num_series: int) -> float | None:
-        """Return about how long so many series take, seconds; None where that cannot be estimated.
-
-        Every further round of series takes as long as a series took; where all were at work together, as
-        long as the own stages of one. A fleet of fewer series takes as much less of its own stages.
-
-        >>> RunCost(4, 50.0, 20.0, 2).estimated_s(40)  # four: two rounds, and 10 s before; forty: twenty
-        410.0
-        >>> RunCost(2, 30.0, 30.0, 2, own_s=8.0).estimated_s(40)  # one round, 22 s of it once; nineteen more
-        182.0
-        >>> RunCost(2, 30.0, 30.0, 2).estimated_s(40)  # what is done once is not known apart
-        >>> RunCost(40, 360.0, 360.0, 40, 320.0, 20).estimated_s(2)  # two fleets; 40 s once, a 20th of 320 s
-        56.0
-        """
-        least_rounds = 1 / self.fleet_size if self.was_one_round and self.own_s else 1.0
-        rounds = max(least_rounds, num_series / self.num_side_by_side)
-        known_rounds = max(1.0, self.num_series / self.num_side_by_side)
-        if rounds == known_rounds:
-            return self.seconds
-        round_s = self.own_s if self.was_one_round else self.series_s
-        if round_s is None:
-            return None
-        return max(0.0, self.seconds + round_s * (rounds - known_rounds))
-
-
-def known_cost(profile: Profile) -> RunCost | None:
-    """Return what a run of a profile took here, with its bars, epochs and baselines; None if unknown."""
-    return read_measurement(RunCost, "run", _cost_key(profile))
-
-
-def save_cost(profile: Profile, cost: RunCost) -> None:
-    """Save what a run took, unless the cost of a run of more series is known."""
-    earlier = known_cost(profile)
-    if earlier is None or earlier.num_series <= cost.num_series:
-        write_measurement(RunCost, "run", _cost_key(profile), cost)
-
-
-def _cost_key(profile: Profile) -> dict[str, Any]:
-    return {
-        "profile": profile.model_dump(mode="json", exclude={"name", "description", "seed"}),
-        "baselines": [name for name, baseline in BASELINES.items() if baseline.is_installed()],
-        "devices": os.environ.get("CUDA_VISIBLE_DEVICES"),
-    }

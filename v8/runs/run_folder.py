@@ -123,6 +123,7 @@ class RunRecord(RunStart):
         *,
         data_dir: Path | None = None,
         tables: Path | None = None,
+        is_evaluated: bool = True,
     ) -> "RunRecord":
         """Make the record of a run that starts now in this process.
 
@@ -133,6 +134,7 @@ class RunRecord(RunStart):
             command: The command line.
             data_dir: Folder that the source reads, if any; the folder may move before the run is continued.
             tables: Folder of the user's tables; that of `V8_TABLES` when None.
+            is_evaluated: Whether the models are evaluated on the test span.
         """
         return cls(
             **start_fields(profile, source, is_publishable, command, RUN_FORMAT),
@@ -142,6 +144,7 @@ class RunRecord(RunStart):
             plugins=dict(loaded),
             data_dir=None if data_dir is None else str(data_dir.absolute()),
             tables=str(tables_folder(tables)) if profile.covariates else None,
+            is_evaluated=is_evaluated,
         )
 
     @property

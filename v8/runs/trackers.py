@@ -5,7 +5,7 @@ of your own calls `TRACKERS.register`. It runs in the process that handles the e
 worker, so it needs no TensorFlow and gets every series, wherever it trains. Its package is imported only
 when it is requested.
 
-The command line reads the names from here, so this module imports little; `v8.runs.tracking` does the work.
+The command line reads the names from here, so this module imports little; `v8.runs.following` does the work.
 """
 
 from collections.abc import Callable, Mapping, Sequence

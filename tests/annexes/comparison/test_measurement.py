@@ -21,7 +21,6 @@ import yaml
 from v8.annexes.comparison.comparing import ComparisonOptions, check_places
 from v8.annexes.comparison.measurement import profile_order
 from v8.base.errors import ProfileError
-from v8.model.baselines.baselines import called
 from v8.model.evaluation.evaluation import Evaluation
 from v8.profile.profile import Profile, load_profile
 
@@ -143,7 +142,7 @@ def test_a_measurement_leaves_a_run_like_any_other(place: Path, content: dict[st
             assert multiple == pytest.approx(evaluation.relative_error(task), rel=1e-6)
             of_best = evaluation.relative_error(task, baseline=evaluation.best_baseline(task))
             assert one["models"][0]["relative_mae_to_best"][task] == pytest.approx(of_best, rel=1e-6)
-            assert one["models"][0]["best_baseline"][task] == called(evaluation.best_baseline(task))
+            assert one["models"][0]["best_baseline"][task] == evaluation.best_baseline(task)
             assert one["models"][0]["num_windows"] == evaluation.num_windows
             assert one["models"][0]["num_shared_windows"] == evaluation.num_windows
         assert metadata["num_parameters"] == one["num_parameters"]

@@ -24,10 +24,10 @@ from v8.model.evaluation.evaluation import Evaluation
 from v8.model.training.trainer import EpochRecord
 from v8.profile.profile import Profile, load_profile
 from v8.runs.events import EpochEnded, Event, Note, SeriesOutcome
-from v8.runs.observers import RunContext
+from v8.runs.following import Follower, followers
+from v8.runs.observers import ObserverGroup, RunContext
 from v8.runs.plan import Plan
 from v8.runs.trackers import TRACKERS, TrackerError, TrackerKind, check_trackers
-from v8.runs.tracking import Follower, trackers
 
 REPOSITORY = Path(__file__).parents[3]
 SERIES = Series("BTCUSDT", "15m")
@@ -103,7 +103,7 @@ def test_whatever_a_tracker_raises_is_one_note_without_secrets(
 
 
 def test_without_trackers_nothing_is_written(tmp_path: Path) -> None:
-    observer = trackers(())
+    observer = ObserverGroup(followers(()))
     observer.on_begin(context(tmp_path))
     observer.on_event(epoch_ended())
     observer.on_end()
@@ -127,7 +127,7 @@ def test_a_tracker_of_ones_own_is_told_what_happens(tmp_path: Path) -> None:
     TRACKERS.register(TrackerKind("mine", "counts", "this test", lambda run: mine))
     try:
         check_trackers(["mine"])
-        observer = trackers(["mine"])
+        (observer,) = followers(["mine"])
         observer.on_begin(context(tmp_path))
         observer.on_event(epoch_ended())
         observer.on_end()
@@ -161,7 +161,7 @@ def run_python(code: str, **variables: str) -> str:
 
 @pytest.mark.process
 def test_nothing_is_imported_that_was_not_asked_for() -> None:
-    code = "import sys, v8.runs.tracking\nprint({'tensorboard', 'wandb', 'tensorflow'} & set(sys.modules))"
+    code = "import sys, v8.runs.following\nprint({'tensorboard', 'wandb', 'tensorflow'} & set(sys.modules))"
     assert run_python(code) == "set()"
 
 

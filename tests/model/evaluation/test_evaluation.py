@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from v8.base.errors import ArtifactError
-from v8.model.baselines.baselines import BASELINES, called
+from v8.model.baselines.baselines import BASELINES
 from v8.model.baselines.references import reference_baseline
 from v8.model.evaluation.evaluation import Evaluation, best_baseline
 from v8.model.evaluation.metrics import measure_errors
@@ -209,7 +209,7 @@ def test_without_a_reference_the_best_baseline_is_the_one_that_errs_least_and_ti
         expected = "beats" if evaluation.error(task).overall < errors[best] else "loses to"
         if evaluation.against(task, best).p_value >= 0.05:
             expected = "not significantly different from"
-        assert evaluation.against(task, best).verdict == f"{expected} {called(best)}"
+        assert evaluation.against(task, best).verdict == f"{expected} {best}"
 
 
 def test_where_naive_makes_no_error_there_is_no_skill_and_no_infinity(flat_span) -> None:

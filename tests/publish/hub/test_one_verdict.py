@@ -31,7 +31,7 @@ from v8.base.wording import number, spaced
 from v8.cli.printing import print_leaderboard
 from v8.data.market.series import Series
 from v8.forecaster.metadata import Metadata, checked_metadata, read_metadata
-from v8.model.baselines.baselines import BASELINES, NAIVE, called
+from v8.model.baselines.baselines import BASELINES, NAIVE
 from v8.model.evaluation.decay import detect_decay
 from v8.model.evaluation.leaderboard import LEADERBOARD_FILE, rank_results
 from v8.model.evaluation.significance import Losses
@@ -248,7 +248,7 @@ def test_a_part_of_a_run_is_published_with_the_verdicts_of_the_run(
 
 def baselines_in(text: str) -> set[str]:
     """Return the baselines that a text names, but for the naive forecast."""
-    names = {called(name) for name in BASELINES} - {called(NAIVE)}
+    names = {*BASELINES} - {NAIVE}
     return {name for name in names if re.search(rf"\b{re.escape(name)}\b", text)}
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from v8.profile.profile import Profile, load_profile
+from v8.runs.estimate import RunCost, known_cost, save_cost
 from v8.runs.machine import choices
 from v8.runs.machine.choices import cached_measurement
-from v8.runs.plan import RunCost, known_cost, save_cost
 
 DEEP = 100_000
 

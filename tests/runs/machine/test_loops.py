@@ -21,7 +21,7 @@ from v8.runs.machine.choices import (
     MEASURED_GPU_LOOPS,
     TASK_PER_OPERATION,
     choose_loops,
-    compiled_loops,
+    loops_in_environment,
 )
 
 MakeProfile = Callable[..., Profile]
@@ -53,7 +53,7 @@ def told(monkeypatch: pytest.MonkeyPatch, *answers: list[float]) -> list[Profile
 
 
 def settled(profile: Profile) -> str:
-    with compiled_loops(choose_loops(profile, on_message=lambda text: None)):
+    with loops_in_environment(choose_loops(profile, on_message=lambda text: None)):
         flags = os.environ["XLA_FLAGS"]
     assert os.environ["XLA_FLAGS"] == TASK_PER_OPERATION  # the next call finds what this one found
     return flags
@@ -100,7 +100,10 @@ def test_flags_of_the_user_and_of_a_process_with_a_gpu_stand(
 ) -> None:
     asked = told(monkeypatch)
     monkeypatch.delenv("XLA_FLAGS") if flags is None else monkeypatch.setenv("XLA_FLAGS", flags)
-    with compiled_loops(choose_loops(make_profile(), on_message=lambda text: None)), compiled_loops("whole"):
+    with (
+        loops_in_environment(choose_loops(make_profile(), on_message=lambda text: None)),
+        loops_in_environment("whole"),
+    ):
         assert (os.environ.get("XLA_FLAGS"), asked) == (flags, [])
 
 
@@ -159,7 +162,7 @@ def test_on_a_gpu_the_fastest_way_that_works_is_chosen_once(
         assert choose_loops(make_profile(), may_have_gpu=True, on_message=lines.append) == "gpu_trips_of_60"
     assert environments == [dict(GPU_LOOPS[loops]) for loops in MEASURED_GPU_LOOPS]  # each alone, and once
     assert lines[-1].startswith("Loops run as gpu_trips_of_60: 1.30 times ")
-    with compiled_loops("gpu_trips_of_60"):
+    with loops_in_environment("gpu_trips_of_60"):
         assert os.environ[STEPS_VARIABLE] == "60"
     assert STEPS_VARIABLE not in os.environ
 
@@ -186,10 +189,10 @@ def test_on_a_gpu_flags_of_the_user_stand(make_profile: MakeProfile, monkeypatch
     environments = gpu_speeds(monkeypatch, gpu=100.0, gpu_trips_of_60=200.0)
     monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_autotune_level=0")
     assert choose_loops(make_profile(), may_have_gpu=True, on_message=lambda text: None) == "gpu"
-    with compiled_loops("gpu_trips_of_60"):
+    with loops_in_environment("gpu_trips_of_60"):
         assert (os.environ["XLA_FLAGS"], environments) == ("--xla_gpu_autotune_level=0", [])
 
 
 def test_what_a_gpu_likes_changes_nothing_on_a_cpu() -> None:
-    with compiled_loops("gpu_command_buffers"):
+    with loops_in_environment("gpu_command_buffers"):
         assert os.environ["XLA_FLAGS"] == TASK_PER_OPERATION

@@ -78,7 +78,7 @@ def _compare_back_tests(prepared: PreparedComparison, num_folds: int) -> None:
 
     options = prepared.options
     cli.settle_process(options.device)
-    engine = choose_engine(cli.DEFAULT_ENGINE, options.device, "auto", str(options.fleet_size))
+    engine = choose_engine(cli.DEFAULT_ENGINE, device=options.device, fleet_size=options.fleet_size)
     profiles = [
         profile.with_budget(newest_bars=options.bars, epochs=options.epochs) for profile in prepared.profiles
     ]

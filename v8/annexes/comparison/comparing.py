@@ -110,7 +110,7 @@ class PreparedComparison:
         from v8.annexes.comparison.results import Comparison, formulas_of  # noqa: PLC0415
 
         options = self.options
-        placement = _place(options.device, str(options.fleet_size))
+        placement = _place(options.device, options.fleet_size)
         planned = Comparison(
             command=command,
             source=self.source.name,
@@ -185,7 +185,7 @@ def compare_run_folders(runs: Sequence[Path], options: ComparisonOptions, comman
     return FinishedComparison(comparison, write_comparison(options.out, comparison))
 
 
-def _place(device: str, fleet_size: str) -> "Placement":
+def _place(device: str, fleet_size: int | str) -> "Placement":
     """Decide where the profiles are trained."""
     from v8.runs.engines import choose_device, local_placement  # noqa: PLC0415 - see the top
 

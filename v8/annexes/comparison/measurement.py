@@ -296,8 +296,8 @@ def measure_training(request: TrainingRequest) -> dict[str, Any] | None:
     choose_device(options.device)
     candle_source = open_source(options.source, data_dir=options.data_dir)
     record = read_run(request.run)
-    plan = make_plan(profile, [Series.parse(name) for name in record.series], request.run)
-    plan = replace(plan, tables=options.tables)
+    series = [Series.parse(name) for name in record.series]
+    plan = make_plan(profile, series, request.run, tables=options.tables)
     fleet_size = options.fleet_size or (len(plan.series) if has_gpu() else 1)
     with tempfile.TemporaryDirectory() as folder:
         store = FeatureStore(Path(folder))

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from v8.base.errors import ArtifactError
 from v8.base.language import say
-from v8.model.baselines.baselines import NAIVE, called
+from v8.model.baselines.baselines import NAIVE
 from v8.model.evaluation.bootstrap import error_interval
 from v8.model.evaluation.evaluation import MODEL
 from v8.model.evaluation.fold_losses import Cell, best_baselines
@@ -215,7 +215,7 @@ def _errors(cell: Cell, best: Mapping[str, str]) -> dict[str, Any]:
         "num_shared_windows": len(cell.losses.closes_s),
         "relative_mae": {task: cell.relative_error(task) for task in best},
         "relative_mae_to_best": {task: cell.relative_error(task, name) for task, name in best.items()},
-        "best_baseline": {task: called(name) for task, name in best.items()},
+        "best_baseline": dict(best),
     }
 
 

@@ -85,7 +85,9 @@ def prepare_search(options: SearchOptions, continuing: str, display: "RunObserve
     is_shipped = options.profile in profile_names()
     file = config_path(options.profile) if is_shipped else Path(options.profile)
     ranges = read_ranges(options.ranges or file.parent / "search" / file.name, profile)
-    engine = choose_engine(options.engine, options.device, str(options.workers), "auto", options.address)
+    engine = choose_engine(
+        options.engine, device=options.device, workers=options.workers, address=options.address
+    )
     num_folds = options.folds + 1 + options.later
     return Search(
         path=options.out or Path("searches") / profile.name,

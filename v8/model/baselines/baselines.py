@@ -536,12 +536,3 @@ BASELINES: Final[Registry[Baseline]] = Registry(
 """All baselines; reports leave out those whose optional package is not installed."""
 
 _SHIPPED: Final = tuple(BASELINES.values())
-
-
-def called(baseline: str) -> str:
-    """Return the name of a baseline for readers: "naive", or its key.
-
-    >>> called("naive"), called("har")
-    ('naive', 'har')
-    """
-    return "naive" if baseline == NAIVE else baseline

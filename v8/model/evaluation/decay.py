@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from v8.base.wording import chance, number, plural
-from v8.model.baselines.baselines import NAIVE, called
+from v8.model.baselines.baselines import NAIVE
 from v8.model.evaluation.evaluation import MODEL, Evaluation
 from v8.model.evaluation.significance import (
     ALPHA,
@@ -61,7 +61,7 @@ def _decay_tests(
             test = losses.test(task, MODEL, NAIVE, times=expected)
             yield description, _with_error_of_multiple(test, evaluation, task, means[NAIVE])
         if best != NAIVE and best in by_name:
-            description = f"{task} {number(means[MODEL] / means[best])} times {called(best)}"
+            description = f"{task} {number(means[MODEL] / means[best])} times {best}"
             yield description, losses.test(task, MODEL, best)
 
 

@@ -25,7 +25,7 @@ from v8.base.reading import read_plain
 from v8.base.records import MAX_SIZE, Count, Seconds, Text, at_keys, checked
 from v8.base.storage import write_text
 from v8.base.wording import Table
-from v8.model.baselines.baselines import NAIVE, called
+from v8.model.baselines.baselines import NAIVE
 from v8.model.evaluation.evaluation import Evaluation, QuantileEvaluation
 from v8.model.evaluation.importance import Importance
 from v8.model.evaluation.price_range import RangeCoverage
@@ -201,9 +201,9 @@ def compared(rows: Iterable[LeaderboardRow]) -> dict[tuple[str, str], dict[str, 
         if not verdicts:
             continue
         naive = {series: verdict.naive for series, verdict in verdicts.items()}
-        groups[task, called(NAIVE)] = naive
+        groups[task, NAIVE] = naive
         names = {verdict.best.name for verdict in verdicts.values()}
-        if names != {called(NAIVE)}:
+        if names != {NAIVE}:
             name = names.pop() if len(names) == 1 else BEST
             groups[task, name] = {series: verdict.best for series, verdict in verdicts.items()}
     return groups

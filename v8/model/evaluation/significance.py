@@ -49,7 +49,7 @@ from pydantic import Field
 
 from v8.base.records import Count, Number
 from v8.base.wording import number
-from v8.model.baselines.baselines import NAIVE, called
+from v8.model.baselines.baselines import NAIVE
 
 ALPHA: Final = 0.05
 """P-values below this, corrected where several series are evaluated together, are called significant."""
@@ -169,7 +169,7 @@ class BaselineComparison:
     @property
     def name(self) -> str:
         """The name of the baseline that users see."""
-        return called(self.baseline)
+        return self.baseline
 
     @property
     def relative_mae(self) -> float | None:

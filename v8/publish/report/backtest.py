@@ -14,7 +14,6 @@ from v8.base.errors import MAX_LISTED
 from v8.base.language import language, say, term
 from v8.base.storage import write_json, write_text
 from v8.base.wording import ABSENT, Table, between, digits, number, p_value, percent, plural, spaced
-from v8.model.baselines.baselines import called
 from v8.model.evaluation import fold_losses
 from v8.model.evaluation.bootstrap import ErrorInterval
 from v8.model.evaluation.fold_losses import CellGroup, TaskResult
@@ -172,7 +171,7 @@ def seeds_table(spreads: Sequence[SeedSpread], num_seeds: int) -> Table:
 def _stretch_cells(stretch: CellGroup, task: str) -> dict[str, str]:
     """Write the figures of a task over some cells, by the names of columns."""
     result = stretch.tasks[task]
-    best = called(result.best)
+    best = result.best
     num_lower = say("{best} of {run}", best=result.num_better, run=result.num_cells)
     cells = {
         "fold": _fold_name(stretch),
@@ -186,9 +185,9 @@ def _stretch_cells(stretch: CellGroup, task: str) -> dict[str, str]:
         "p": p_value(result.p_best),
         "verdict": in_words(result.outcome, best),
     }
-    cells |= {called(name): number(multiple) for name, multiple in result.relative_mae.items()}
+    cells |= {name: number(multiple) for name, multiple in result.relative_mae.items()}
     cells["shock"] = digits(max(stretch.shock, 1e-9))
-    cells |= {f"CRPS × {called(name)}": number(multiple) for name, multiple in result.crps.items()}
+    cells |= {f"CRPS × {name}": number(multiple) for name, multiple in result.crps.items()}
     cells |= {say("in {interval}", interval=name): percent(share) for name, share in result.coverage.items()}
     return cells
 
@@ -240,7 +239,7 @@ def _verdict_cards(results: BacktestResults) -> Iterator[Html]:
     for pool in _pools_of_all_folds(results):
         cards = []
         for verdict in _task_verdicts(pool):
-            best = called(pool.tasks[verdict.task].best)
+            best = pool.tasks[verdict.task].best
             others = {} if verdict.best is None else {best: verdict.best}
             cards.append(task_card(verdict.task, verdict.naive, others))
         yield element("p", _scope_of(pool), class_="soft")
@@ -369,6 +368,6 @@ def _relative_table(first_column: str, tasks: Sequence[str], rows: Iterable[tupl
 def _relative_cells(result: TaskResult | None) -> tuple[str, str]:
     if result is None:
         return ABSENT, ABSENT
-    name = called(result.best)
+    name = result.best
     ratio = marked(result.against_best, result.outcome, name, result.p_best)
     return number(result.model_relative_mae), join([ratio, " ", element("span", spaced(name), class_="soft")])

@@ -12,7 +12,7 @@ from v8.base.language import say, term
 from v8.base.wording import ABSENT, count, moment, percent
 from v8.data.market.series import iso
 from v8.forecaster.series_artifact import ForecastSample
-from v8.model.baselines.baselines import BASELINES, NAIVE, called
+from v8.model.baselines.baselines import BASELINES, NAIVE
 from v8.model.evaluation.bootstrap import ErrorInterval
 from v8.model.evaluation.leaderboard import BEST, LeaderboardRow, compared
 from v8.model.evaluation.price_range import RANGE_SHARE, RangeCoverage, pooled
@@ -89,11 +89,11 @@ def task_cards(rows: Sequence[LeaderboardRow], intervals: Mapping[str, ErrorInte
     errors: dict[str, dict[str, RelativeError]] = {}
     for (task, name), comparisons in compared(rows).items():
         error = RelativeError.of(*comparisons.values())
-        interval = None if name == called(NAIVE) else intervals.get(task)
+        interval = None if name == NAIVE else intervals.get(task)
         errors.setdefault(task, {})[name] = replace(error, interval=interval)
     names = best_baselines_in_words(rows)
     for task, of_task in errors.items():
-        yield task_card(task, of_task.pop(called(NAIVE)), of_task, names)
+        yield task_card(task, of_task.pop(NAIVE), of_task, names)
 
 
 def task_card(

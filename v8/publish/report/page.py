@@ -15,7 +15,7 @@ from v8.base.errors import listed
 from v8.base.language import say, term
 from v8.base.wording import ABSENT, Table, duration, epochs, number, p_value, percent, spaced
 from v8.forecaster.series_artifact import ForecastSample
-from v8.model.baselines.baselines import BASELINES, NAIVE, called
+from v8.model.baselines.baselines import BASELINES, NAIVE
 from v8.model.evaluation.bootstrap import ErrorInterval
 from v8.model.evaluation.leaderboard import (
     LeaderboardRow,
@@ -258,7 +258,7 @@ def _leaderboard_cells(row: LeaderboardRow, comparisons: _Comparisons) -> list[s
             cells.append(marked(comparison.relative_mae, comparison.outcome, name, p))
         else:
             # The naive forecast is compared in every task, so the profile of this row lacks the task.
-            cells.append(say("no such task") if name == called(NAIVE) else ABSENT)
+            cells.append(say("no such task") if name == NAIVE else ABSENT)
     cells.append(element("span", percent(row.hit_rate), title=f"95 %: {ends_in_words(row.hit_rate_95)}"))
     return [*cells, epochs(row.best_epoch, row.epochs_run), duration(row.total_seconds)]
 

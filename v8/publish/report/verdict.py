@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from v8.base.language import say, term
 from v8.base.wording import percent, spaced
-from v8.model.baselines.baselines import NAIVE, called
+from v8.model.baselines.baselines import NAIVE
 from v8.model.evaluation.bootstrap import ErrorInterval, error_interval
 from v8.model.evaluation.fold_losses import FoldLosses, TaskResult
 from v8.model.evaluation.leaderboard import (
@@ -159,7 +159,7 @@ class TaskVerdict:
         if result.best == NAIVE:
             return cls(task, best)
         outcome = outcome_of(result.model_relative_mae or 0.0, 1.0, result.p_naive)
-        return cls(task, RelativeError(result.model_relative_mae, [outcome]), best, called(result.best))
+        return cls(task, RelativeError(result.model_relative_mae, [outcome]), best, result.best)
 
     def __str__(self) -> str:
         # Each comparison has its own significance: one at the end would read as that of both.
@@ -185,7 +185,7 @@ def verdict(
     verdicts: dict[str, TaskVerdict] = {}
     for (task, name), comparisons in compared(rows).items():
         error = RelativeError.of(*comparisons.values())
-        if name != called(NAIVE):
+        if name != NAIVE:
             error = replace(error, interval=(intervals or {}).get(task))
         if task in verdicts:  # naive comes first
             verdicts[task] = replace(verdicts[task], best=error, best_name=name)

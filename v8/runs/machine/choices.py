@@ -275,7 +275,7 @@ def _choose_gpu_loops(profile: Profile, on_message: MessageHandler) -> Loops:
     return best
 
 
-def compiled_loops(loops: Loops) -> AbstractContextManager[None]:
+def loops_in_environment(loops: Loops) -> AbstractContextManager[None]:
     """Let the block, and the processes that it starts, compile loops in the chosen manner.
 
     XLA reads it where a process compiles for the first time. What was chosen for a GPU changes nothing where

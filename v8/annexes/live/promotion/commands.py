@@ -57,7 +57,9 @@ def update(
     chosen = renewal.select_series(named_series)
     require_covariate_files([renewal.profile], tables)
     cli.settle_process(device)
-    chosen_engine = choose_engine(engine, device, workers, fleet_size, address)
+    chosen_engine = choose_engine(
+        engine, device=device, workers=workers, fleet_size=fleet_size, address=address
+    )
     echo(f"Looking for what is stale in {run}.")
     if dry_run:
         work.preview_renewal(renewal, chosen)

@@ -23,7 +23,7 @@ because the same candles and seed would give the same model.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -59,7 +59,7 @@ from v8.data.windows.dataset import whole_span
 from v8.forecaster.forecaster import Forecaster
 from v8.forecaster.metadata import ONNX_FILE, Metadata, not_evaluated, read_metadata
 from v8.forecaster.runtimes import has_onnx_packages
-from v8.model.baselines.baselines import BASELINES, NAIVE, called
+from v8.model.baselines.baselines import BASELINES, NAIVE
 from v8.model.evaluation.decay import detect_decay, too_few_windows
 from v8.model.evaluation.evaluation import MODEL
 from v8.model.evaluation.metrics import measure_errors
@@ -69,7 +69,7 @@ from v8.profile.formulas import DAY_S
 from v8.profile.profile import network_outputs, recorded_profile
 from v8.runs.events import Event, Note, RunSummary, SeriesOutcome, run_isolated
 from v8.runs.execution import run
-from v8.runs.jobs import Engine
+from v8.runs.jobs import ArtifactSettings, Engine
 from v8.runs.observers import ObserverGroup, RunContext, RunObserver
 from v8.runs.plan import Plan, make_plan
 from v8.runs.run_folder import RUN_FILE, now_iso, read_run
@@ -282,7 +282,7 @@ def decision_record(
         champion_multiples = champion_test.champion_multiples
         challenger_multiples = champion_test.challenger_multiples
         for task, (baseline, multiple) in champion_test.best_baselines.items():
-            baselines[task] = Opponent(called(baseline), multiple)
+            baselines[task] = Opponent(baseline, multiple)
         p_values = {task: test.p_value for task, test in champion_test.tests.items()}
     serving_generation = serving.generation_of(name)
     return Decision(
@@ -473,13 +473,16 @@ class Renewal:
 
     def plan(self, generation: str, series: Sequence[Series]) -> Plan:
         """Plan the training of a generation; it gets ONNX files if a model that serves now has one."""
-        plan = make_plan(self.profile, series, generation_folder(self.run, generation))
         serving = read_promotions(self.run)
         champions = {one_series: serving.place(str(one_series)).absolute() for one_series in series}
         has_onnx = any((folder / ONNX_FILE).exists() for folder in champions.values())
-        settings = replace(plan.artifact_settings, has_onnx=has_onnx and has_onnx_packages())
-        plan = replace(plan, artifact_settings=settings)
-        return replace(plan, initial_models=champions if self.start == "champion" else {})
+        return make_plan(
+            self.profile,
+            series,
+            generation_folder(self.run, generation),
+            artifact_settings=ArtifactSettings(has_onnx=has_onnx and has_onnx_packages()),
+            initial_models=champions if self.start == "champion" else {},
+        )
 
     def renew(
         self, series: Sequence[Series], engine: Engine, observer: RunObserver

@@ -8,13 +8,18 @@ from v8.base.errors import V8Error, message_of, shown, with_parameters
 from v8.data.market.series import Series
 from v8.forecaster.metadata import read_metadata
 from v8.runs.events import EpochEnded, Event, Note, SeriesOutcome
-from v8.runs.observers import ObserverGroup, RunContext, RunObserver
-from v8.runs.trackers import TRACKERS, TrackedRun, Tracker, TrackerError
+from v8.runs.observers import RunContext, RunObserver
+from v8.runs.trackers import TRACKERS, TrackedRun, Tracker, TrackerError, check_trackers
 
 
-def trackers(names: Sequence[str]) -> RunObserver:
-    """Return an observer that follows runs with trackers, keys of `TRACKERS`, each of them once."""
-    return ObserverGroup([Follower(name) for name in dict.fromkeys(names)])
+def followers(names: Sequence[str]) -> list[RunObserver]:
+    """Return an observer for each tracker, keys of `TRACKERS`, which follows runs with it.
+
+    Raises:
+        ProfileError: If a name is unknown, its package is not installed, or the tracker itself refuses.
+    """
+    check_trackers(names)
+    return [Follower(name) for name in dict.fromkeys(names)]
 
 
 _MOST_LETTERS: Final = 300
