@@ -36,7 +36,10 @@ class Note:
 
 @dataclass(frozen=True)
 class GettingReady(Note):
-    """The candles of all series are read; what a run does once comes before the first series is trained."""
+    """The candles of all series are read: training begins, with what a run does once.
+
+    Observers take it as the start of training, too; a run that has nothing to train has no such event.
+    """
 
 
 @dataclass(frozen=True)
@@ -139,6 +142,8 @@ Result = TypeVar("Result")
 
 def run_isolated(series: Series, work: Callable[[], Result]) -> tuple[Result | None, SeriesOutcome]:
     """Do the work of one series and catch its failure; return its result, or None, and how it ended.
+
+    The work failed where the outcome has a `reason`; a result of None may be a result.
 
     The work may run a plug-in's code, so everything that is raised but Ctrl-C is caught, `SystemExit` too,
     and the limit of recursion afterwards is what it was before: the other series go on.

@@ -142,7 +142,7 @@ class SeriesPipeline:
     ) -> Iterator[SeriesOutcome]:
         """Train a fleet as one program; finish each member when it ends, after an error go on in halves."""
         unfinished = list(fleet)
-        results = self._trainer.fit_fleet([series.member() for series in fleet])
+        results = self._trainer.fit_fleet([series.fleet_member() for series in fleet])
         while unfinished:
             # A member that diverges is a result. An error ends the whole program and does not say whose it
             # is: in a fleet of one it is that of its series; in a larger one only the outcome's reason is

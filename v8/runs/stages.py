@@ -95,7 +95,7 @@ class SeriesInProgress:
         with self._stage("windows"):
             self._data = prepare_series(table, job.profile)
 
-    def member(self) -> FleetMember:
+    def fleet_member(self) -> FleetMember:
         """Return what the trainer needs of this series."""
         self._observer.on_event(StageStarted(self.series, "train"))
         num_epochs = self._job.profile.training.epochs
@@ -280,9 +280,13 @@ class SeriesInProgress:
 def calibrate(model: ServingModel, data: SeriesData) -> list[dict[str, Any]] | None:
     """Fit shares and widths on the validation span; they become part of the model.
 
-    The shares are those of network, simulated paths and regression, with `calibration: ensemble`; otherwise
-    the network's is one. The widths are those of the quantiles, where the profile has some. Returns the
-    network's share by task, as metadata holds it; None where nothing is mixed.
+    With `calibration: ensemble` the forecast is a weighted mean of three members: the network, a regression
+    of ranges, and the median of simulated paths (`v8.model.baselines.ranges`). The weights are the shares;
+    without an ensemble the network's is 1. The paths have quantiles, too: their distances from the paths'
+    median are put around the mean, each multiplied by a factor, its width, with which about as many actual
+    values of the validation span lie within as the level says.
+
+    Returns the network's share by task, as metadata holds it; None where nothing is mixed.
     """
     span = data.spans["validation"]
     profile = data.profile
