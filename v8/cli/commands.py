@@ -60,7 +60,9 @@ def run(
     _check_places(options.runs, options.publish)
     continuing = command("run", *options.words(), *cli.language_words(lang))
     prepared = PreparedRun.from_options(options.model_copy(update={"command": continuing}))
-    cli.settle_process(options.device)  # after what is refused in a moment
+    # After what is refused in a moment, and before TensorFlow starts. To find the GPU of `--device gpu` it
+    # has started already, but then there is nothing to set.
+    cli.settle_process(options.device)
     echo(f"{'Planning' if dry_run else 'Preparing'} a run of {prepared.plan.profile.name}.")
 
     from v8.cli.printing import RunDisplay  # after the line above: importing these takes seconds

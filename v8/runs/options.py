@@ -450,6 +450,6 @@ def served_series(source: CandleSource) -> tuple[Series, ...]:
 
 
 def contradiction(parameter: str, other: str, rule: str) -> ProfileError:
-    """Return the error for a parameter that makes no sense together with another one."""
+    """Return the error for a parameter that makes no sense together with another one; the rule is its own."""
     got = f"{other} together with it"
     return ProfileError(where=parameter, rule=rule, got=got, fix="Leave one of them out")
