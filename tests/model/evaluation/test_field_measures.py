@@ -14,10 +14,8 @@ import pytest
 from v8.model.evaluation.field_measures import (
     confidence_set,
     confidence_set_p_values,
-    coverage_by_level,
     interval_scores,
     mincer_zarnowitz,
-    pit_histogram,
     qlike,
     sampled_means,
 )
@@ -68,28 +66,6 @@ def test_twice_the_mean_pinball_loss_is_that_of_scoringrules() -> None:
     for level, quantile in zip(LEVELS, quantiles.T, strict=True):
         expected = scoringrules.quantile_score(actual, quantile, level)
         np.testing.assert_allclose(pinball(np, actual - quantile, level), expected, **EXACT)
-
-
-def test_the_histogram_and_coverage_are_those_of_the_empirical_distribution() -> None:
-    distributions = import_module("statsmodels.distributions.empirical_distribution")
-    actual, quantiles = _random()
-    # The number of quantiles below each value, from the empirical distribution of the quantiles.
-    bins = [
-        distributions.ECDF(row)(value) * len(LEVELS) for row, value in zip(quantiles, actual, strict=True)
-    ]
-    expected = np.bincount(np.round(bins).astype(int), minlength=len(LEVELS) + 1) / len(actual)
-    np.testing.assert_allclose(pit_histogram(actual, quantiles, LEVELS), expected, **EXACT)
-    below = np.cumsum(expected)[:-1]
-    np.testing.assert_allclose(coverage_by_level(actual, quantiles), below, **EXACT)
-
-
-def test_the_histogram_spreads_values_that_equal_quantiles_over_the_bins_that_they_border() -> None:
-    same = np.zeros((1, len(LEVELS)))
-    widths = np.diff([0.0, *LEVELS, 1.0])
-    np.testing.assert_allclose(pit_histogram(np.zeros(1), same, LEVELS), widths, **EXACT)
-    one = np.array([[-2.0, -1.0, 0.0, 1.0, 2.0]])
-    expected = [0, 0, 0.5, 0.5, 0, 0]  # bins from 0.25 to 0.5 and from 0.5 to 0.75
-    np.testing.assert_allclose(pit_histogram(np.zeros(1), one, LEVELS), expected, **EXACT)
 
 
 @pytest.mark.parametrize(("num_hits", "num_windows"), [(0, 1), (1, 1), (0, 40), (40, 40), (33, 40)])
@@ -195,10 +171,3 @@ def test_the_numbers_that_the_page_on_evaluation_works_out_by_hand_are_right() -
     pinball_losses = pinball(np, 1.2 - np.array([0.8, 1.0, 1.4]), levels)
     np.testing.assert_allclose(pinball_losses, [0.02, 0.10, 0.01])
     assert 2 * pinball_losses.mean() == pytest.approx(0.0867, abs=5e-5)
-    # Ten actual ranges, of which one, five and four lie in the three bins of two quantiles.
-    ranges = np.array([0.1] + [0.5] * 5 + [0.9] * 4)
-    quantiles = np.tile([0.25, 0.75], (10, 1))
-    levels = (0.25, 0.75)
-    np.testing.assert_allclose(coverage_by_level(ranges, quantiles), [0.1, 0.6])
-    bins = pit_histogram(ranges, quantiles, levels)
-    np.testing.assert_allclose(bins / np.diff([0.0, *levels, 1.0]), [0.4, 1.0, 1.6])

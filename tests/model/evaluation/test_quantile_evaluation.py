@@ -13,7 +13,6 @@ from v8.base.errors import ArtifactError, SeriesError
 from v8.data.windows.dataset import SeriesData
 from v8.model.baselines.baselines import BASELINES
 from v8.model.evaluation.evaluation import QuantileEvaluation, evaluate_quantiles
-from v8.model.evaluation.field_measures import pit_histogram
 from v8.model.evaluation.metrics import QuantileErrors, measure_quantiles
 from v8.model.evaluation.significance import diebold_mariano, min_windows
 from v8.profile.profile import Profile
@@ -155,7 +154,9 @@ def test_shares_below_quantiles_and_interval_scores_are_those_of_plain_formulas(
     assert errors.below == pytest.approx(below)
     # The histogram of the probability integral transform, of all steps together: no value equals a quantile.
     flat = made["volatility"].swapaxes(2, 3).reshape(-1, len(levels))
-    assert errors.between == pytest.approx(pit_histogram(actual.ravel(), flat, levels))
+    num_below = (flat < actual.reshape(-1, 1)).sum(axis=1)
+    histogram = np.bincount(num_below, minlength=len(levels) + 1) / len(num_below)
+    assert errors.between == pytest.approx(histogram)
     # The interval of a share is the one of the test that the share is its level.
     by_window = (actual <= made["volatility"][:, :, 1]).mean(axis=(1, 2))
     test = diebold_mariano(by_window - levels[1], horizon_bars=span.horizon_bars)

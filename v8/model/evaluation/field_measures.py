@@ -5,8 +5,6 @@ are compared across studies. All functions take arrays, so they measure any fore
 
 * QLIKE, the loss of a variance forecast (Patton 2011, doi:10.1016/j.jeconom.2010.03.034). It is zero for the
   actual variance, and the best forecast is the mean variance even where the actual one is a noisy proxy.
-* The histogram of the probability integral transform (Dawid 1984, doi:10.2307/2981683) and coverage by level:
-  whether quantiles are calibrated.
 * The interval score (Winkler 1972, doi:10.1080/01621459.1972.10481224): one number for an interval's width
   and its misses.
 * The regression of actual values on forecasts (Mincer & Zarnowitz 1969): its intercept is 0 and its slope 1
@@ -14,11 +12,11 @@ are compared across studies. All functions take arrays, so they measure any fore
 * The model confidence set (Hansen, Lunde & Nason 2011, doi:10.3982/ECTA5771): the forecasters that cannot be
   told apart from the best.
 
-Legend: N windows, Q levels, M forecasters, B bootstrap samples.
+Legend: N windows, M forecasters, B bootstrap samples.
 """
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -74,31 +72,6 @@ def interval_scores(actual_N: FloatArray, low_N: FloatArray, high_N: FloatArray,
     """
     misses = np.maximum(low_N - actual_N, 0.0) + np.maximum(actual_N - high_N, 0.0)
     return np.asarray(high_N - low_N + 2.0 / (1.0 - share) * misses)
-
-
-def pit_histogram(actual_N: FloatArray, quantiles_NQ: FloatArray, levels: Sequence[float]) -> FloatArray:
-    """Return the shares of windows between neighbouring quantiles, shape (Q + 1,); they add up to one.
-
-    Of calibrated quantiles each share is the difference of the levels, the first one is the lowest level. A
-    value that equals quantiles is spread over the bins that they border, in proportion to the width of each,
-    as in the histogram that is not randomised (Czado, Gneiting & Held 2009,
-    doi:10.1111/j.1541-0420.2009.01191.x).
-    """
-    borders = np.array([0.0, *levels, 1.0])
-    num_below_N = (quantiles_NQ < actual_N[:, None]).sum(axis=1)
-    num_up_to_N = (quantiles_NQ <= actual_N[:, None]).sum(axis=1)
-    bins = np.arange(len(borders) - 1)
-    is_in_NB = (num_below_N[:, None] <= bins) & (bins <= num_up_to_N[:, None])
-    spread_NB = is_in_NB * np.diff(borders)
-    return np.asarray((spread_NB / spread_NB.sum(axis=1, keepdims=True)).mean(axis=0))
-
-
-def coverage_by_level(actual_N: FloatArray, quantiles_NQ: FloatArray) -> FloatArray:
-    """Return the share of actual values at or below each quantile, (Q,): the level, where it is calibrated.
-
-    `v8.model.evaluation.metrics.wilson_interval` gives the band of a share, from the effective sample size.
-    """
-    return np.asarray((actual_N[:, None] <= quantiles_NQ).mean(axis=0))
 
 
 Key = TypeVar("Key", bound=Hashable)
