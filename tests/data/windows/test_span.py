@@ -209,7 +209,7 @@ def test_in_parts_everything_has_the_same_value_to_the_bit(
     in_parts = make_data(profile)
     train = in_parts.spans["train"]
     assert len(train) > 3 * 50
-    assert [len(part) for _, part in train.parts()][:2] == [50, 50]
+    assert [len(piece) for _, piece in train.pieces()][:2] == [50, 50]
     assert in_parts.scaling == whole.scaling
     for task, targets in whole.targets_NHC.items():
         np.testing.assert_array_equal(in_parts.targets_NHC[task], targets)

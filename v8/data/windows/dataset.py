@@ -162,8 +162,8 @@ def _targets(spans: Sequence[Span], scaling: Scaling, task: str) -> NDArray[np.f
     shape = (len(spans[0].table), spans[0].horizon_bars, len(TASKS[task].columns))
     rows_NHC = np.zeros(shape, np.float32)
     for span in spans:
-        for _, part in span.parts():
-            rows_NHC[part.anchors] = scaling.scale_targets(part, task)
+        for _, piece in span.pieces():
+            rows_NHC[piece.anchors] = scaling.scale_targets(piece, task)
     return rows_NHC
 
 

@@ -263,8 +263,8 @@ def fit_scaling(train: Span, rows: tuple[int, int], columns: Sequence[str]) -> S
 def _log_ratio(task: str, span: Span, values_WHC: FloatArray, volatility_floor: float) -> FloatArray:
     """Return log(values / naive forecast) with both raised to the task's floor, shape (W, H, C)."""
     ratio_WHC = np.empty(values_WHC.shape)
-    for rows, part in span.parts():
-        naive = part.naive[task]
+    for rows, piece in span.pieces():
+        naive = piece.naive[task]
         numerator = TASKS[task].floored(np, values_WHC[rows], naive, volatility_floor)
         denominator = TASKS[task].floored(np, naive, naive, volatility_floor)
         ratio_WHC[rows] = np.log(numerator / denominator)

@@ -193,14 +193,16 @@ class Span:
     @cached_property
     def naive_closes(self) -> tasks.Closes:
         """The future closes of the naive forecast, and its range: the mean range of the newest bars."""
-        parts = [tasks.naive_closes(np, part.history_close, self.horizon_bars) for _, part in self.parts()]
-        closes = parts[0]
-        if len(parts) > 1:
+        pieces = [
+            tasks.naive_closes(np, piece.history_close, self.horizon_bars) for _, piece in self.pieces()
+        ]
+        closes = pieces[0]
+        if len(pieces) > 1:
             closes = replace(
                 closes,
                 unit=self.last_close[:, None],
-                middle=np.concatenate([part.middle for part in parts]),
-                deviation=np.concatenate([part.deviation for part in parts]),
+                middle=np.concatenate([piece.middle for piece in pieces]),
+                deviation=np.concatenate([piece.deviation for piece in pieces]),
             )
         return replace(closes, bar_range=self.range_of_bar(BAND_PERIOD_BARS))
 
@@ -225,23 +227,23 @@ class Span:
 
         def compute(task: str) -> FloatArray:
             moved = np.empty(self.target_shape(task))
-            for rows, part in self.parts():
-                np.subtract(part.actual[task], part.unmoved(task), out=moved[rows])
-                moved[rows] /= part.unit(task)
+            for rows, piece in self.pieces():
+                np.subtract(piece.actual[task], piece.unmoved(task), out=moved[rows])
+                moved[rows] /= piece.unit(task)
             return moved
 
         return PerTask(self.actual, compute)
 
-    def parts(self) -> Iterator[tuple[slice, "Span"]]:
-        """Yield the windows in parts of `WINDOWS_AT_ONCE`: which they are, and their span."""
+    def pieces(self) -> Iterator[tuple[slice, "Span"]]:
+        """Yield the windows in pieces of `WINDOWS_AT_ONCE`: which they are, and their span."""
         if len(self) <= WINDOWS_AT_ONCE:
             yield slice(0, len(self)), self
             return
         for start in range(0, len(self), WINDOWS_AT_ONCE):
             rows = slice(start, start + WINDOWS_AT_ONCE)
-            part = type(self)(self.table, self.profile, self.anchors[rows])
-            vars(part)["_total_range"] = self._total_range  # of the whole table
-            yield rows, part
+            piece = type(self)(self.table, self.profile, self.anchors[rows])
+            vars(piece)["_total_range"] = self._total_range  # of the whole table
+            yield rows, piece
 
     def moved(self, task: str, moves_WHC: FloatArray) -> FloatArray:
         """Add moves, in returns, to `unmoved`: the inverse of `moves`, in the task's unit."""

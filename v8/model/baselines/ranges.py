@@ -233,8 +233,8 @@ def fit_formulas(train: Span) -> RangeFormula:
 def floored_logs(train: Span) -> tuple[float, FloatArray]:
     """Return the lower limit of deviations, and the log ranges of the future bars with it, shape (W, H)."""
     ranges_WH = np.empty((len(train), train.horizon_bars))
-    for rows, part in train.parts():
-        ohlc_WHC = part.actual[TASK_OHLC]
+    for rows, piece in train.pieces():
+        ohlc_WHC = piece.actual[TASK_OHLC]
         ranges_WH[rows] = np.log(ohlc_WHC[:, :, OHLC.index(HIGH)] / ohlc_WHC[:, :, OHLC.index(LOW)])
     tiny = float(np.finfo(np.float32).tiny)
     # The limit must be positive even if no bar has a range.
