@@ -30,6 +30,7 @@ from v8.model.evaluation.significance import BaselineComparison
 from v8.model.evaluation.verdict import Verdict
 from v8.model.training.progress import EpochRecord
 from v8.profile.tasks import TASKS
+from v8.publish.report.outputs import RunResults
 from v8.runs.events import (
     EpochEnded,
     Event,
@@ -305,7 +306,7 @@ def test_a_mark_says_which_multiples_differ_by_more_than_chance(capsys: pytest.C
         board_row("CUSDT-1h", ohlc=score(1.2, 1e-5, 3e-5)),
         board_row("DUSDT-1h", ohlc=score(1.0)),
     ]
-    print_leaderboard(rows, Path())
+    print_leaderboard(RunResults(rows))
     lines = capsys.readouterr().out.splitlines()
     marks = {line.split()[0]: line.split()[1] for line in lines if "USDT" in line}
     assert lines[:2] == [
@@ -322,7 +323,7 @@ def test_a_mark_says_which_multiples_differ_by_more_than_chance(capsys: pytest.C
 
 def test_the_board_stands_beside_naive_and_the_best_baseline(capsys: pytest.CaptureFixture[str]) -> None:
     one, two = (score(multiple, 0.01, 0.02, beside="har") for multiple in (0.8, 0.6))
-    print_leaderboard([board_row("AUSDT-1h", bands=one), board_row("BUSDT-1h", bands=two)], Path())
+    print_leaderboard(RunResults([board_row("AUSDT-1h", bands=one), board_row("BUSDT-1h", bands=two)]))
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert lines[lines.index("AUSDT-1h 0.800* 1.600*") - 2].endswith("naive × har")
     assert "AUSDT-1h 0.800* 1.600*" in lines
@@ -339,7 +340,7 @@ def test_a_board_of_four_tasks_is_one_table_of_80_columns(
     screen = terminal(monkeypatch)
     monkeypatch.setenv("COLUMNS", "80")
     tasks = {task: score(0.8, 0.01, 0.02, beside="range_paths") for task in TASKS}
-    print_leaderboard([board_row(series, **tasks)], Path())
+    print_leaderboard(RunResults([board_row(series, **tasks)]))
     lines = re.sub(r"\x1b\[\d+m", "", screen.getvalue()).splitlines()
     (row,) = [line for line in lines if line.startswith(f"{series} ")]
     assert len(row.split()) == 1 + 2 * len(TASKS) and len(row.rstrip()) <= 80
@@ -350,15 +351,15 @@ def test_where_all_series_of_a_call_failed_the_board_of_others_is_not_printed(
 ) -> None:
     rows = [board_row("AUSDT-1h", ohlc=score(0.9, 0.01, 0.02))]
     failed = SeriesOutcome(Series("CUSDT", "1h"), reason="too few candles")
-    print_summary(RunSummary(0, 0, (failed,)), Path("runs/some"), rows)
+    print_summary(RunSummary(0, 0, (failed,)), Path("runs/some"), RunResults(rows))
     output = capsys.readouterr().out
     assert "Leaderboard" not in output and "not part of this call: AUSDT-1h." in output
-    print_summary(RunSummary(0, 1, (failed,)), Path("runs/some"), rows)
+    print_summary(RunSummary(0, 1, (failed,)), Path("runs/some"), RunResults(rows))
     assert "Leaderboard" in capsys.readouterr().out
 
 
 def test_a_board_of_spans_too_short_to_test_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    print_leaderboard([board_row("AUSDT-1h", ohlc=score(0.9))], Path())
+    print_leaderboard(RunResults([board_row("AUSDT-1h", ohlc=score(0.9))]))
     lines = capsys.readouterr().out.splitlines()
     assert "*" not in "".join(lines)
     assert lines[-1] == (
@@ -371,7 +372,7 @@ def test_a_board_names_the_series_whose_spans_are_too_short_to_test(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     rows = [board_row("AUSDT-1h", ohlc=score(0.9, 0.01, 0.02)), board_row("BUSDT-1h", ohlc=score(0.9))]
-    print_leaderboard(rows, Path())
+    print_leaderboard(RunResults(rows))
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == "Not tested, too few windows: BUSDT-1h."
     assert {line.split()[0]: line.split()[1] for line in lines if "USDT-1h " in line} == {
@@ -387,7 +388,7 @@ def test_prose_on_a_terminal_breaks_at_spaces_whatever_its_width(
     screen = terminal(monkeypatch)
     monkeypatch.setenv("COLUMNS", str(width))
     rows = [board_row(f"{coin}USDT-1h", bands=score(0.8, 0.01, 0.02, beside="har")) for coin in "AB"]
-    print_leaderboard(rows, Path())
+    print_leaderboard(RunResults(rows))
     print_lines("Forecast: python -m v8 predict runs/a-name-that-is-long --source files --data-dir candles")
     text = re.sub(r"\x1b\[\d+m", "", screen.getvalue())
     lines = [line.rstrip() for line in text.splitlines()]
@@ -413,7 +414,7 @@ def test_the_line_of_a_series_and_the_verdict_of_its_run_say_the_same(
     verdict = score(0.93, 0.2, 0.3, beside="range_paths")
     outcome = SeriesOutcome(ONE, seconds=2.0, comparisons=(verdict.naive,))
     (line,) = plain_lines(capsys, make_plan(ONE), [SeriesStarted(ONE), outcome])[1:]
-    print_leaderboard([board_row(str(ONE), ohlc=verdict)], Path())
+    print_leaderboard(RunResults([board_row(str(ONE), ohlc=verdict)]))
     lines = capsys.readouterr().out.splitlines()
     words = "7.0 % lower error than the naive forecast"
     assert line == f"BTCUSDT-1h: candles: {words}, 2.00 s (1 of 1 ended)"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from v8.base.errors import V8Error
@@ -15,6 +15,6 @@ def refuse(error: V8Error) -> None:
     raise error
 
 
-def write_outputs(run: Path, report_error: Callable[[V8Error], object] = refuse) -> list[LeaderboardRow]:
+def write_outputs(run: Path, report_error: Callable[[V8Error], object] = refuse) -> Sequence[LeaderboardRow]:
     """Draw all that a run shows, and return its leaderboard."""
-    return RunOutputs(run, report_error).write()
+    return RunOutputs(run, report_error).write().rows

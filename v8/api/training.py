@@ -11,24 +11,22 @@ from v8.api.progress import ProgressLines, counts
 from v8.base.child import send_message
 from v8.base.errors import DataError, V8Error
 from v8.base.interruption import set_exit_message, watch_interrupts
-from v8.model.evaluation.leaderboard import LeaderboardRow
-from v8.publish.report.outputs import ReportWriter
-from v8.publish.report.verdict import headline_intervals, verdict
+from v8.publish.report.outputs import ReportWriter, RunResults
+from v8.publish.report.verdict import verdict
 from v8.runs.events import RunSummary
 from v8.runs.execution import run
 from v8.runs.following import followers
 from v8.runs.observers import ObserverGroup, RunObserver
 from v8.runs.options import PreparedRun, RunOptions
 from v8.runs.run_folder import read_run
-from v8.runs.serving import read_test_losses
 
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """How a run ended, and its leaderboard."""
+    """How a run ended, and what came of it."""
 
     summary: RunSummary
-    rows: Sequence[LeaderboardRow]  # best first
+    results: RunResults
 
 
 def carry_out(prepared: PreparedRun, observers: Sequence[RunObserver]) -> FinishedRun:
@@ -42,7 +40,7 @@ def carry_out(prepared: PreparedRun, observers: Sequence[RunObserver]) -> Finish
     report = ReportWriter()
     observer = ObserverGroup([*observers, *trackers, report])
     summary = run(prepared.plan, prepared.source, prepared.engine, observer, command=options.command)
-    return FinishedRun(summary, report.rows)
+    return FinishedRun(summary, report.results)
 
 
 @dataclass(frozen=True)
@@ -70,8 +68,7 @@ def train(options: RunOptions) -> TrainedRun:
         check_publishing(options.publish, prepared.source, retries)
     finished = carry_out(prepared, [ProgressLines(send_message)])
     summary = finished.summary
-    losses = read_test_losses(path, [row.series for row in finished.rows])
-    sentences = verdict(finished.rows, headline_intervals(finished.rows, losses))
+    sentences = verdict(finished.results.rows, finished.results.intervals)
     for line in (*sentences, counts(summary), f"Run folder: {path}"):
         send_message(line)
     recorded = read_run(path)

@@ -25,18 +25,16 @@ from v8.base.wording import Table, duration, plural, spaced
 from v8.data.market.series import Series, iso
 from v8.data.market.sources.source import CandleSource
 from v8.forecaster.metadata import ERROR_FILE
-from v8.model.evaluation.leaderboard import LeaderboardRow, best_baseline_names, compared, untested
+from v8.model.evaluation.leaderboard import best_baseline_names, compared, untested
 from v8.model.evaluation.significance import reading_marks
 from v8.profile.columns import TASK_BANDS, TASK_VOLATILITY
 from v8.profile.profile import audiences, load_profile
-from v8.publish.report.outputs import REPORT_FILE
-from v8.publish.report.verdict import headline_intervals, titled, verdict
+from v8.publish.report.outputs import REPORT_FILE, RunResults
+from v8.publish.report.verdict import titled, verdict
 from v8.runs import events
 from v8.runs.estimate import ProgressEstimate, known_cost
 from v8.runs.observers import RunContext, RunObserver
 from v8.runs.plan import Plan, count_windows, series_seed
-from v8.runs.run_folder import read_run
-from v8.runs.serving import read_test_losses
 
 MOST_PROGRESS_BARS = 8
 """Series with a progress bar of their own on a terminal; further ones are only counted."""
@@ -147,17 +145,17 @@ def print_profiles() -> None:
     )
 
 
-def print_summary(summary: events.RunSummary, run: Path, rows: Sequence[LeaderboardRow]) -> None:
+def print_summary(summary: events.RunSummary, run: Path, results: RunResults) -> None:
     """Print leaderboard, failures, and where everything lies.
 
     Where every series of this call failed, the leaderboard would be about others; they are only named.
     """
     is_nothing_finished = summary.num_trained + summary.num_finished_before == 0
-    if is_nothing_finished and rows:
-        others = listed([row.series for row in rows])
+    if is_nothing_finished and results.rows:
+        others = listed([row.series for row in results.rows])
         print_lines(f"Finished in this run folder, but not part of this call: {others}.")
     else:
-        print_leaderboard(rows, run)
+        print_leaderboard(results)
     if summary.failures:
         title = f"{len(summary.failures)} series failed"
         if any((run / str(failure.series) / ERROR_FILE).exists() for failure in summary.failures):
@@ -197,16 +195,16 @@ def print_newer(newer: Sequence[events.NewerCandles], others: Sequence[str], fre
     )
 
 
-def print_leaderboard(rows: Sequence[LeaderboardRow], run: Path) -> None:
+def print_leaderboard(results: RunResults) -> None:
     """Print errors relative to those of the naive forecast and of the best baseline; below 1 is better."""
-    if not rows:
-        is_evaluated = read_run(run).is_evaluated
-        print_lines(
-            "No series is finished." if is_evaluated else "Not evaluated: nothing is known of its errors."
-        )
+    rows = results.rows
+    if not rows and results.is_evaluated:
+        print_lines("No series is finished.")
         return
-    losses = read_test_losses(run, [row.series for row in rows])
-    print_all_lines(verdict(rows, headline_intervals(rows, losses)))
+    if not rows:
+        print_lines("Not evaluated: nothing is known of its errors.")
+        return
+    print_all_lines(verdict(rows, results.intervals))
     comparisons = compared(rows)
     cells = []
     for row in rows:

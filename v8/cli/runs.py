@@ -56,8 +56,8 @@ def _print_finished(prepared: PreparedRun, finished: FinishedRun) -> None:
     options = prepared.options
     path = prepared.plan.path
     summary = finished.summary
-    printing.print_summary(summary, path, finished.rows)
-    if options.smoke and finished.rows:
+    printing.print_summary(summary, path, finished.results)
+    if options.smoke and finished.results.rows:
         print_lines("A smoke run shows that all works: its errors, of one epoch, say nothing of the profile.")
     folders = []
     for flag, folder in (("--data-dir", options.data_dir), ("--tables", options.tables)):
@@ -98,11 +98,11 @@ def redraw(run: Path) -> int:
         errors.append(error)
 
     # The folder is not locked: every file is complete, and a run at work draws its own outputs again.
-    rows = RunOutputs(run, report_error, redraws_all=True).write()
-    printing.print_leaderboard(rows, run)
+    results = RunOutputs(run, report_error, redraws_all=True).write()
+    printing.print_leaderboard(results)
     try:
         if not any(isinstance(error, StorageError) for error in errors):
-            pictures = draw_pictures(run, rows)
+            pictures = draw_pictures(run, results.rows)
             print_page(run / REPORT_FILE)
             print_all_lines(f"Picture: {path}" for path in pictures)
     except StorageError as error:

@@ -36,8 +36,8 @@ from v8.runs import options as run_options
 from v8.runs.options import ModelsOptions, chosen_series, contradiction, require_tables_folder
 
 if TYPE_CHECKING:
-    from v8.model.evaluation.leaderboard import LeaderboardRow
     from v8.publish.hub.publish import Publication, Published
+    from v8.publish.report.outputs import RunResults
     from v8.runs.backtest import Backtest
     from v8.runs.backtest_results import BacktestResults
     from v8.runs.events import SeriesOutcome
@@ -301,11 +301,11 @@ def print_plan(plan: "Plan", source: CandleSource) -> None:
     printing.print_plan(plan, source)
 
 
-def print_leaderboard(rows: "Sequence[LeaderboardRow]", run: Path) -> None:
+def print_leaderboard(results: "RunResults") -> None:
     """Print errors relative to those of the naive forecast and of the best baseline."""
     from v8.cli import printing
 
-    printing.print_leaderboard(rows, run)
+    printing.print_leaderboard(results)
 
 
 def print_without_onnx(outcomes: "Sequence[SeriesOutcome]") -> None:

@@ -42,6 +42,7 @@ from v8.forecaster.series_artifact import artifact_readme, covariate_note
 from v8.profile.profile import Profile, load_profile
 from v8.publish.hub.staging import stage_run
 from v8.publish.report.markup import DRAW, STYLE, WATCH, Html, candle_library, plotly_library
+from v8.publish.report.outputs import RunResults
 from v8.runs.events import RunSummary, SeriesOutcome
 
 pytestmark = pytest.mark.tf
@@ -162,7 +163,7 @@ def show_all(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     errors: list[V8Error] = []
     with refused_well():
         rows = write_outputs(run, errors.append)
-        print_summary(RunSummary(1, 0, ()), run, rows)
+        print_summary(RunSummary(1, 0, ()), run, RunResults(rows))
         require_safe_page((run / "report.html").read_text("utf-8"))
         require_safe_csv((run / "leaderboard.csv").read_text("utf-8"))
     for error in errors:
@@ -239,7 +240,7 @@ def test_a_reason_why_a_series_failed_is_shown_harmlessly(
     failed = {"ETHUSDT-1h": SeriesState("failed", reason=text)}
     run = make_run([SERIES], unfinished=failed)
     show_all(run, capsys)
-    print_summary(RunSummary(1, 0, (SeriesOutcome(Series("ETHUSDT", "1h"), reason=text),)), run, [])
+    print_summary(RunSummary(1, 0, (SeriesOutcome(Series("ETHUSDT", "1h"), reason=text),)), run, RunResults())
     require_safe_terminal(capsys.readouterr().out)
 
 

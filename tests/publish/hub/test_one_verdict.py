@@ -44,7 +44,7 @@ from v8.publish.report.card import model_card
 from v8.publish.report.charts import plotly
 from v8.publish.report.figures import change_pct, verdict_figures
 from v8.publish.report.first_screen import change
-from v8.publish.report.outputs import REPORT_FILE, RunOutputs
+from v8.publish.report.outputs import REPORT_FILE, RunOutputs, RunResults
 from v8.runs.run_folder import read_run
 
 pytestmark = pytest.mark.tf  # the run has a real Keras file
@@ -332,10 +332,8 @@ def test_no_view_names_another_reference_than_the_run_s(run: Path, metadata: dic
         assert named == dict.fromkeys(VIEWS, expected), name
 
 
-def test_the_terminal_names_both(
-    run: Path, metadata: dict[str, Metadata], capsys: pytest.CaptureFixture[str]
-) -> None:
-    print_leaderboard(rank_results(each.result for each in metadata.values()), run)
+def test_the_terminal_names_both(metadata: dict[str, Metadata], capsys: pytest.CaptureFixture[str]) -> None:
+    print_leaderboard(RunResults(rank_results(each.result for each in metadata.values())))
     (line,) = re.findall(r"^Best baselines: (.*)\.$", capsys.readouterr().out, re.MULTILINE)
     by_task = dict(part.split(": ") for part in line.split("; "))
     expected = {f"{name} at {timeframe}" for timeframe, name in BEST_AT.items()}

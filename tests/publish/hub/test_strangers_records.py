@@ -24,7 +24,7 @@ from v8.forecaster.forecaster import Forecaster
 from v8.forecaster.metadata import read_metadata
 from v8.forecaster.series_artifact import SAMPLE_FORMAT
 from v8.publish.hub.staging import stage_run
-from v8.publish.report.outputs import RunOutputs, draw_pictures
+from v8.publish.report.outputs import RunOutputs, RunResults, draw_pictures
 
 pytestmark = pytest.mark.tf
 
@@ -104,7 +104,7 @@ def said_well(error: V8Error) -> None:
 def attack(run: Path) -> None:
     """Do all that is done with a run that somebody else made."""
     tries = [
-        lambda: print_leaderboard(write_outputs(run), run),
+        lambda: print_leaderboard(RunResults(write_outputs(run))),
         lambda: draw_pictures(run, write_outputs(run)),
         lambda: Forecaster(read_metadata(run / SERIES), None),
     ]

@@ -10,7 +10,7 @@ and a series whose files are damaged, are reported and left out.
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -51,6 +51,16 @@ LEAST_S: Final = 5.0
 TIMING_FORMAT = 2  # version of the keys of `timing.json`
 
 
+@dataclass(frozen=True)
+class RunResults:
+    """What came of a run, as its outputs have it."""
+
+    rows: Sequence[LeaderboardRow] = ()  # the leaderboard, best first; empty while nothing is finished
+    intervals: Mapping[str, ErrorInterval] = field(default_factory=dict)
+    """By task, how sure the headline is, see `headline_intervals`; empty before the end."""
+    is_evaluated: bool = True  # whether the models of the run are evaluated at all
+
+
 class ReportWriter(RunObserver):
     """Writes the outputs of a run when one of its series has ended, if they are due, and when all have.
 
@@ -60,8 +70,8 @@ class ReportWriter(RunObserver):
     """
 
     def __init__(self, *, only_at_end: bool = False) -> None:
-        self.rows: list[LeaderboardRow] = []
-        """The leaderboard of the run that finished last, best first."""
+        self.results = RunResults()
+        """Those of the run that finished last."""
         self._only_at_end = only_at_end
         self._context: RunContext | None = None
         self._outputs: RunOutputs | None = None
@@ -73,7 +83,7 @@ class ReportWriter(RunObserver):
         def report_error(error: V8Error) -> None:
             context.notify(Note(str(error)))
 
-        self.rows = []
+        self.results = RunResults()
         self._context = context
         self._outputs = RunOutputs(context.plan.path, report_error)
         self._is_training = False
@@ -90,9 +100,9 @@ class ReportWriter(RunObserver):
             self._announce_page(self._context)
 
     def on_finished(self, summary: RunSummary) -> None:
-        """Write the outputs, and keep the leaderboard in `rows`."""
+        """Write the outputs, and keep what they show in `results`."""
         if self._context and self._outputs:
-            self.rows = self._outputs.write()
+            self.results = self._outputs.write()
             if not self._only_at_end:
                 self._announce_page(self._context)
 
@@ -144,14 +154,13 @@ class RunOutputs:
         """Say whether it is time to write the outputs of so many series, or of as many as were drawn."""
         return self._pace.is_due(max(num_series, len(self._drawn)))
 
-    def write(self, *, is_last: bool = True) -> list[LeaderboardRow]:
+    def write(self, *, is_last: bool = True) -> RunResults:
         """Write `leaderboard.csv`, `report.html`, `timing.json` and `features.py` from what is on disk.
 
         With `is_last` the verdicts are stored with each series, too, and the page can be read in its other
         languages.
 
-        Returns the leaderboard, best first; empty while nothing is finished. Raises `ArtifactError` if the
-        run's own record is damaged.
+        Returns what they show. Raises `ArtifactError` if the run's own record is damaged.
         """
         with self._pace.timed(), language():
             record = read_run(self._run)
@@ -187,7 +196,7 @@ class RunOutputs:
             if self._features_code:
                 writers[FEATURES_FILE] = lambda file: write_text(file, self._features_code)
             self._write_files(writers)
-            return rows
+            return RunResults(rows, intervals, record.is_evaluated)
 
     def _first_sample(self, record: RunRecord, rows: Iterable[LeaderboardRow]) -> ForecastSample | None:
         """Return the stored forecasts of the first series of a run that has some."""

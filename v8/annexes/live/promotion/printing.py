@@ -54,9 +54,10 @@ def renew(renewal: Renewal, chosen: Sequence[Series], engine: Engine) -> bool:
         for step in renewal.renew(chosen, engine, observer):
             _print_renewal(step)
             steps.append(step)
-        rows = RunOutputs(renewal.run, print_error).write()  # also after a kill between a decision and this
+        # Also after a kill between a decision and this.
+        results = RunOutputs(renewal.run, print_error).write()
     if any(decision.is_replaced for step in steps for decision in step.decisions):
-        cli.print_leaderboard(rows, renewal.run)
+        cli.print_leaderboard(results)
     return not any(step.failures or step.without_onnx for step in steps)
 
 
