@@ -90,5 +90,5 @@ def test_every_option_of_a_run_is_a_flag_but_two() -> None:
     from v8.cli.commands import run
 
     offered = {name for name, _, _ in RunOptions.flags()}
-    assert RunOptions.model_fields.keys() - offered == {"plugin", "command"}
+    assert RunOptions.model_fields.keys() - offered == {"plugin"}
     assert offered <= inspect.signature(run).parameters.keys()

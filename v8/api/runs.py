@@ -16,6 +16,7 @@ import yaml
 
 from v8.api.arguments import PublicNames, argument_kind, checked_argument, in_python, unknown_argument
 from v8.api.forecaster import Forecaster, publish_folder, sureness, tidy
+from v8.api.training import TrainRequest
 from v8.api.training import train as train_in_child
 from v8.base.capability import replacement_notice
 from v8.base.child import run_in_child
@@ -188,7 +189,7 @@ FRAMES: Final = (
 _SPELT_OUT: Final = {"profile", "series", "runs", "fresh", "evaluate"}
 """Options of a run that are arguments of `train` by themselves."""
 
-_OF_THE_CALL: Final = {"source", "data_dir", "command"}
+_OF_THE_CALL: Final = {"source", "data_dir"}
 """Options of a run that follow from other arguments."""
 
 OPTIONS: Final[Mapping[str, Any]] = {
@@ -284,7 +285,7 @@ def train(
         print(notice)  # noqa: T201 - as the messages of the child
     trained = run_in_child(
         train_in_child,
-        complete_options.model_copy(update={"command": continuing}),
+        TrainRequest(complete_options, continuing),
         where="v8.train",
         on_message=print if progress else None,
     )

@@ -36,11 +36,19 @@ def carry_out(prepared: PreparedRun, observers: Sequence[RunObserver]) -> Finish
     """
     options = prepared.options
     trackers = followers(options.track)
-    set_exit_message(f"interrupted: {prepared.plan.path} is saved. Continue with: {options.command}")
+    set_exit_message(f"interrupted: {prepared.plan.path} is saved. Continue with: {prepared.command}")
     report = ReportWriter()
     observer = ObserverGroup([*observers, *trackers, report])
-    summary = run(prepared.plan, prepared.source, prepared.engine, observer, command=options.command)
+    summary = run(prepared.plan, prepared.source, prepared.engine, observer, command=prepared.command)
     return FinishedRun(summary, report.results)
+
+
+@dataclass(frozen=True)
+class TrainRequest:
+    """What `v8.train` asks of a process of its own."""
+
+    options: RunOptions
+    command: str  # the command line that continues
 
 
 @dataclass(frozen=True)
@@ -51,14 +59,15 @@ class TrainedRun:
     refused: Mapping[str, str]  # series that could not be part of it, and why
 
 
-def train(options: RunOptions) -> TrainedRun:
+def train(request: TrainRequest) -> TrainedRun:
     """Carry out a run for `v8.train`, in a process of its own, which sends lines about it.
 
     Raises:
         V8Error: If no series was trained: why the first of them failed.
     """
     watch_interrupts()
-    prepared = PreparedRun.from_options(options)
+    options = request.options
+    prepared = PreparedRun.from_options(options, request.command)
     path = prepared.plan.path
     if options.publish:
         from v8.publish.hub.client import HubRetryPolicy  # noqa: PLC0415 - it reads the Hub's address

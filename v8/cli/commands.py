@@ -59,7 +59,7 @@ def run(
         return
     _check_places(options.runs, options.publish)
     continuing = command("run", *options.words(), *cli.language_words(lang))
-    prepared = PreparedRun.from_options(options.model_copy(update={"command": continuing}))
+    prepared = PreparedRun.from_options(options, continuing)
     # After what is refused in a moment, and before TensorFlow starts. To find the GPU of `--device gpu` it
     # has started already, but then there is nothing to set.
     cli.settle_process(options.device)

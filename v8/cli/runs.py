@@ -67,7 +67,7 @@ def _print_finished(prepared: PreparedRun, finished: FinishedRun) -> None:
         f"{step.sentence}: {command(*step.words, str(path), *folders)}"
         for step in annexes.next_steps("newer_candles")
     ]
-    printing.print_newer(summary.newer_candles, others, fresh=f"{options.command} --fresh")
+    printing.print_newer(summary.newer_candles, others, fresh=f"{prepared.command} --fresh")
     failed = {failure.series for failure in summary.failures}
     if len(failed) < len(prepared.plan.series):
         is_default = options.source == RunOptions.model_fields["source"].default

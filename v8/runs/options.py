@@ -165,8 +165,7 @@ class RunOptions(Options):
             group=_RESULTS,
         ),
     ] = True
-    plugin: tuple[Path, ...] = ()  # every command has this flag, see `with_plugins` of `v8/cli/options.py`
-    command: str = ""  # the command line that continues, for the run's record
+    plugin: tuple[Path, ...] = ()  # without a `Flag`: `with_plugins` of `v8/cli/options.py` adds one
 
     def resolved_profile(self) -> Profile:
         """Return the profile with the bars, epochs and precision of these options; few for a smoke run.
@@ -253,13 +252,16 @@ class PreparedRun:
     """A run that only has to be begun."""
 
     options: RunOptions  # as they were given
+    command: str  # the command line that continues
     plan: "Plan"  # what is to be done
     source: CandleSource  # where candles come from
     engine: "Engine"  # what trains
 
     @classmethod
-    def from_options(cls, options: RunOptions) -> "PreparedRun":
+    def from_options(cls, options: RunOptions, command: str) -> "PreparedRun":
         """Check the options, and turn them into a plan, a source and an engine, before candles are read.
+
+        `command` is the command line that continues, for the run's record and for messages.
 
         Trackers and the repository of the Hub are checked later, by `carry_out` of `v8.api.training` and its
         callers. A series that the source lacks fails when its candles are read; before that only
@@ -309,7 +311,7 @@ class PreparedRun:
         )
         if plan.todo:
             require_covariate_files([profile], options.tables)
-        return cls(options=options, plan=plan, source=source, engine=engine)
+        return cls(options=options, command=command, plan=plan, source=source, engine=engine)
 
     def missing_series(self) -> list[tuple[str, str]]:
         """Return which of the named series the source lacks, and why, as far as it can say beforehand."""

@@ -17,6 +17,7 @@ from v8.annexes.live.app.answers import RequestError, public_error_json, without
 from v8.api.arguments import checked_argument
 from v8.api.backtests import BacktestRequest, backtest_for_python
 from v8.api.evaluations import leaderboard
+from v8.api.training import TrainRequest
 from v8.api.training import train as train_in_child
 from v8.base.child import run_in_child
 from v8.base.errors import PARTS, V8Error
@@ -100,8 +101,8 @@ class Background:
 
         def carry_out() -> Path:
             continuing = command("run", *options.words())
-            asked = options.model_copy(update={"command": continuing})
-            trained = run_in_child(train_in_child, asked, where="train", on_message=self._noting(work))
+            request = TrainRequest(options, continuing)
+            trained = run_in_child(train_in_child, request, where="train", on_message=self._noting(work))
             return Path(trained.path)
 
         return self._begin(work, carry_out)

@@ -147,7 +147,7 @@ def test_a_folder_that_one_call_names_is_not_the_next_one_s(
     for place, rate in ((folder, 1), (other, 2)):
         (place / "funding.csv").write_text(f"time,rate\n{MIDNIGHT_S},{rate}\n")
     options = RunOptions(profile="range_paths", source="demo", tables=other, runs=folder / "runs")
-    assert PreparedRun.from_options(options).plan.tables == other
+    assert PreparedRun.from_options(options, "v8 run").plan.tables == other
     rates = []
     for tables in (other, None):
         (table,) = Companions((), (settings(),), folder=tables).tables
