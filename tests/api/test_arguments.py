@@ -284,7 +284,7 @@ def test_a_run_is_a_mapping_that_says_no(trained_run: Any) -> None:
 def test_other_options_of_the_command_are_arguments_of_train() -> None:
     ours = {name for name in inspect.signature(train).parameters if name not in ("candles", "options")}
     shell = set(inspect.signature(with_plugins(run_command)).parameters) - {"source", "data_dir", "dry_run"}
-    shell -= {"is_list", "opens", "lang"}  # what a terminal shows, and in which language
+    shell -= {"is_list", "opens", "is_verbose", "lang"}  # what a terminal shows, and in which language
     shell -= {"profile_argument"}  # the same as --profile
     assert shell == (ours - {"covariates", "progress"}) | OPTIONS.keys()
 
