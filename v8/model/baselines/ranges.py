@@ -565,8 +565,8 @@ def conformal_widths(
                 error_WHC, distance_WHC, out=np.ones_like(error_WHC), where=distance_WHC != 0
             )
             fitted.append(_conformal_quantile(ratio_WHC, max(level, 1 - level)))
-        correction_HLC = np.stack(fitted, axis=1) - 1.0
-        factors[task] = np.maximum(1.0 + share * correction_HLC, 0.0)
+        correction_HOC = np.stack(fitted, axis=1) - 1.0
+        factors[task] = np.maximum(1.0 + share * correction_HOC, 0.0)
     return factors
 
 

@@ -156,8 +156,8 @@ class ServingModel(PublishedModel):
         for task, moves_HRC in ensemble.moves.items():
             layers[MOVES_PREFIX + task] = [moves_HRC]
             layers[SHARES_PREFIX + task] = [shares[task].reshape(1, -1)]
-        for task, factor_HLC in widths.items():
-            layers[WIDTHS_PREFIX + task] = [factor_HLC]
+        for task, factor_HOC in widths.items():
+            layers[WIDTHS_PREFIX + task] = [factor_HOC]
         self._calibration = layers
         # If the graph has the other numbers already, these are sufficient. They are all that it can have of
         # an ensemble, because a model is calibrated once.
@@ -412,19 +412,19 @@ def _coherent_quantiles(
     last_close = xp.expand_dims(limits[0], 1)
     least_volatility = xp.expand_dims(limits[1], 1)
     quantiles = {}
-    for name, distance_BHLC in distances.items():
-        outer_BHLC = xp.expand_dims(points[name], 2) + distance_BHLC
-        outer_BHLC = TASKS[name].coherent(xp, outer_BHLC, last_close, least_volatility)
-        quantiles[quantile_output(name)] = _ordered(xp, profile, points[name], outer_BHLC)
+    for name, distance_BHOC in distances.items():
+        outer_BHOC = xp.expand_dims(points[name], 2) + distance_BHOC
+        outer_BHOC = TASKS[name].coherent(xp, outer_BHOC, last_close, least_volatility)
+        quantiles[quantile_output(name)] = _ordered(xp, profile, points[name], outer_BHOC)
     return quantiles
 
 
-def _ordered(xp: Any, profile: Profile, median_BHC: Any, outer_BHLC: Any) -> Any:
+def _ordered(xp: Any, profile: Profile, median_BHC: Any, outer_BHOC: Any) -> Any:
     """Join the point forecast and coherent quantiles so that no level crosses its neighbour, (B, H, Q, C)."""
     levels = outer(profile.quantiles)
     median = xp.expand_dims(median_BHC, 2)
     num_below = sum(level < MEDIAN for level in levels)
-    quantiles = [xp.take(outer_BHLC, [place], axis=2) for place in range(len(levels))]
+    quantiles = [xp.take(outer_BHOC, [place], axis=2) for place in range(len(levels))]
     below = [median]
     above = [median]
     for quantile in reversed(quantiles[:num_below]):
@@ -480,10 +480,10 @@ def _simulated(profile: Profile, closes_BK: Any, moved_BHCP: Any) -> tuple[dict[
     medians = {}
     distances = {}
     for task, values_BHQC in path_quantiles(ops, levels, tasks, closes_BK, moved_BHCP).items():
-        medians[task], distance_BHLC = apart(ops, levels, values_BHQC)
+        medians[task], distance_BHOC = apart(ops, levels, values_BHQC)
         if profile.quantiles:
-            shape = tuple(distance_BHLC.shape[1:])
-            distances[task] = untrained("bhlc,hlc->bhlc", shape, WIDTHS_PREFIX + task)(distance_BHLC)
+            shape = tuple(distance_BHOC.shape[1:])
+            distances[task] = untrained("bhlc,hlc->bhlc", shape, WIDTHS_PREFIX + task)(distance_BHOC)
     return medians, distances
 
 
