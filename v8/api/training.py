@@ -14,7 +14,7 @@ from v8.base.interruption import set_exit_message, watch_interrupts
 from v8.publish.report.outputs import ReportWriter, RunResults
 from v8.publish.report.verdict import verdict
 from v8.runs.events import RunSummary
-from v8.runs.execution import run
+from v8.runs.execution import run_plan
 from v8.runs.following import followers
 from v8.runs.observers import ObserverGroup, RunObserver
 from v8.runs.options import PreparedRun, RunOptions
@@ -39,7 +39,7 @@ def carry_out(prepared: PreparedRun, observers: Sequence[RunObserver]) -> Finish
     set_exit_message(f"interrupted: {prepared.plan.path} is saved. Continue with: {prepared.command}")
     report = ReportWriter()
     observer = ObserverGroup([*observers, *trackers, report])
-    summary = run(prepared.plan, prepared.source, prepared.engine, observer, command=prepared.command)
+    summary = run_plan(prepared.plan, prepared.source, prepared.engine, observer, command=prepared.command)
     return FinishedRun(summary, report.results)
 
 

@@ -35,7 +35,7 @@ from v8.runs.backtest_results import (
     require_same,
 )
 from v8.runs.events import Note, RunSummary
-from v8.runs.execution import run
+from v8.runs.execution import run_plan
 from v8.runs.jobs import Engine
 from v8.runs.observers import RunObserver, observed
 from v8.runs.plan import make_plan
@@ -109,7 +109,7 @@ def run_fold(
     """Finish every series of a fold that can be finished; arguments as for `run_folds`."""
     series = [Series.parse(name) for name in fold.newest_s]
     plan = make_plan(options.profile, series, path / fold.folder, tables=options.tables)
-    return run(plan, CutOffSource(source, fold.newest_s), engine, observer, command=options.command)
+    return run_plan(plan, CutOffSource(source, fold.newest_s), engine, observer, command=options.command)
 
 
 def begin_or_continue(

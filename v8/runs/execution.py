@@ -1,6 +1,6 @@
 """Carries out a plan: reads and checks all candles, then has the artefacts made.
 
-    run              holds the run folder and lets the observer follow
+    run_plan         holds the run folder and lets the observer follow
       execute        what is finished is checked and skipped; the engine trains the others
 
 Nothing is trained before the candles of every selected series, of finished ones too, were read and pinned
@@ -9,11 +9,11 @@ candles are no longer those it is pinned to fails by itself. So does one whose c
 is finished, that is only noted. A finished series whose files are not as they were saved fails, too, before
 its candles are read; its files are left as they are.
 
-What happens is told to observers (`v8.runs.observers`). The way of an event:
+What happens goes to observers (`v8.runs.observers`) as events. The way of one:
 
     engine -> estimate and `RunRecorder`, which writes run.json (`train_jobs`)
            -> what leaves out repeated notes (`observed`)
-           -> the observer of `run`: display, trackers, and the writer of the report
+           -> the observer of `run_plan`: display, trackers, and the writer of the report
 
 The reading of candles, checks and choices enter it at the second line.
 """
@@ -42,7 +42,7 @@ from v8.runs.run_folder import RunFolder, RunRecord
 from v8.runs.serving import read_finished, stop_serving
 
 
-def run(
+def run_plan(
     plan: Plan,
     source: CandleSource,
     engine: Engine,
@@ -98,7 +98,7 @@ def run(
 def execute(
     plan: Plan, folder: RunFolder, source: CandleSource, engine: Engine, observer: RunObserver
 ) -> RunSummary:
-    """Finish every series of a plan that can be finished, in its open folder; arguments as for `run`.
+    """Finish every series of a plan that can be finished, in its open folder; arguments as for `run_plan`.
 
     Raises:
         StorageError: If `run.json` cannot be written.

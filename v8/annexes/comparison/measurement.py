@@ -37,7 +37,7 @@ from v8.profile.profile import Profile, recorded_profile
 from v8.publish.report.outputs import ReportWriter
 from v8.runs.engines import choose_device
 from v8.runs.events import EpochEnded, Event, SeriesOutcome
-from v8.runs.execution import run as carry_out_run
+from v8.runs.execution import run_plan
 from v8.runs.observers import EventCallback, ObserverGroup
 from v8.runs.plan import make_plan
 from v8.runs.run_folder import RunFolder, RunRecord, locate_run, read_run
@@ -303,7 +303,7 @@ def measure_training(request: TrainingRequest) -> dict[str, Any] | None:
         store = FeatureStore(Path(folder))
         engine = InProcessEngine(min(fleet_size, len(plan.series)), store=store)
         observer = ObserverGroup([EventCallback(_report), ReportWriter()])
-        carry_out_run(plan, candle_source, engine, observer, command=record.command)
+        run_plan(plan, candle_source, engine, observer, command=record.command)
         finished = read_run(plan.path).done
         if not finished:
             return None

@@ -68,7 +68,7 @@ from v8.model.evaluation.verdict import references
 from v8.profile.formulas import DAY_S
 from v8.profile.profile import network_outputs, recorded_profile
 from v8.runs.events import Event, Note, RunSummary, SeriesOutcome, run_isolated
-from v8.runs.execution import run
+from v8.runs.execution import run_plan
 from v8.runs.jobs import ArtifactSettings, Engine
 from v8.runs.observers import ObserverGroup, RunContext, RunObserver
 from v8.runs.plan import Plan, make_plan
@@ -517,7 +517,7 @@ class Renewal:
             observer: Follows the training.
         """
         decision_maker = _DecisionMaker(self, generation, stale)
-        summary = run(
+        summary = run_plan(
             self.plan(generation, list(stale)),
             self._candles,
             engine,
