@@ -81,6 +81,11 @@ REGISTERED: Final = (
         tuple(baseline.brief for baseline in BASELINES.values() if baseline.brief),
     ),
     Words(
+        "v8/model/baselines/baselines.yaml",
+        "The name of a baseline.",
+        tuple(baseline.title for baseline in BASELINES.values() if baseline.title),
+    ),
+    Words(
         "v8/data/market/candles.py",
         "What was found in the candles of a source; counts follow.",
         (*_REPORT_FIELDS,),

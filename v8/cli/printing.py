@@ -21,16 +21,17 @@ from v8.base.terminal import (
     print_reasons,
     print_table,
 )
-from v8.base.wording import Table, duration, plural, spaced
+from v8.base.wording import Table, duration, plural
 from v8.data.market.series import Series, iso
 from v8.data.market.sources.source import CandleSource
 from v8.forecaster.metadata import ERROR_FILE
-from v8.model.evaluation.leaderboard import best_baseline_names, compared, untested
+from v8.model.baselines.baselines import NAIVE
+from v8.model.evaluation.leaderboard import compared, untested
 from v8.model.evaluation.significance import reading_marks
 from v8.profile.columns import TASK_BANDS, TASK_VOLATILITY
 from v8.profile.profile import audiences, load_profile
 from v8.publish.report.outputs import REPORT_FILE, RunResults
-from v8.publish.report.verdict import titled, verdict
+from v8.publish.report.verdict import best_baselines_in_words, titled, verdict
 from v8.runs import events
 from v8.runs.estimate import ProgressEstimate, known_cost
 from v8.runs.observers import RunContext, RunObserver
@@ -215,11 +216,12 @@ def print_leaderboard(results: RunResults) -> None:
         cells.append(line)
     demo = " - DEMO MARKET, simulated, not a real coin" if any(row.source == "demo" for row in rows) else ""
     title = f"Leaderboard: the model's mean absolute error as a multiple (×) of another forecast's{demo}"
-    columns = ["series", *(f"{_brief_title(task)} × {spaced(name)}" for task, name in comparisons)]
+    columns = ["series"]
+    for task, name in comparisons:
+        columns.append(f"{_brief_title(task)} × {NAIVE if name == NAIVE else 'best'}")
     print_table(Table(columns, cells, title))
-    best = best_baseline_names(rows)
-    if best:
-        print_lines(f"Best baselines: {best}.")
+    if any(name != NAIVE for _, name in comparisons):
+        print_lines(f"× best: the best baseline, {best_baselines_in_words(rows)}.")
     if any(score.naive.p_value is not None for row in rows for score in row.tasks.values()):
         print_lines(f"{reading_marks(len(rows))} (Benjamini-Hochberg).")
         without_test = untested(rows)

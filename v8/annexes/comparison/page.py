@@ -37,14 +37,14 @@ from v8.base.own_files import COMPARISON_COLUMNS
 from v8.base.reading import read_json_object
 from v8.base.records import check_format
 from v8.base.storage import write_json, write_text
-from v8.base.wording import ABSENT, Table, between, count, digits, duration, number, plural, spaced
+from v8.base.wording import ABSENT, Table, between, count, digits, duration, number, plural
 from v8.model.baselines.baselines import BASELINES
 from v8.profile.tasks import TASKS
 from v8.publish.report.figures import spread_figure
 from v8.publish.report.first_screen import change, row_of_cards
 from v8.publish.report.markup import Html, document, element, folded, plot, shown_table
 from v8.publish.report.page import provenance
-from v8.publish.report.verdict import titled, verdict_box
+from v8.publish.report.verdict import baseline_in_words, titled, verdict_box
 
 MOST_CARDS: Final = 4  # profiles that have a card; the chart and the tables have all
 
@@ -133,7 +133,7 @@ def formula_notes(comparison: Comparison) -> list[str]:
                 "{profile} is fitted and has no network: it is the same formula that other pages use as the "
                 "baseline “{baseline}”.",
                 profile=marked(profile, comparison.formulas),
-                baseline=spaced(family),
+                baseline=baseline_in_words(family),
             )
             notes.append(note)
     return notes
@@ -323,7 +323,7 @@ def error_table(comparison: Comparison) -> Table:
     table.rows += _certainty_rows(comparison)
     for task, by_profile in comparison.best_baselines.items():
         title = say("{task}: best baseline", task=titled(task))
-        names = [spaced(by_profile.get(profile, ABSENT)) for profile in comparison.figures]
+        names = [baseline_in_words(by_profile.get(profile, ABSENT)) for profile in comparison.figures]
         table.rows.append([title, *names])
     table.rows += _figure_table("", comparison.figures, costs, comparison.formulas).rows
     for name, title in CLAIMED.items():

@@ -23,14 +23,14 @@ from v8.annexes.trading.rules import (
 )
 from v8.base.language import language, say, term
 from v8.base.storage import write_json, write_text
-from v8.base.wording import ABSENT, Table, between, column, frame_csv, p_value, plural, spaced
+from v8.base.wording import ABSENT, Table, between, column, frame_csv, p_value, plural
 from v8.model.evaluation.evaluation import MODEL
 from v8.model.evaluation.significance import BEATS, LOSES, UNKNOWN, ComparisonResult, is_equal
 from v8.publish.report.charts import LINES, Chart, Json, axis, line
 from v8.publish.report.charts import rule as rule_across
 from v8.publish.report.first_screen import row_of_cards
 from v8.publish.report.markup import Html, document, element, filled, folded, plot, shown_table
-from v8.publish.report.verdict import in_words, verdict_box
+from v8.publish.report.verdict import baseline_in_words, in_words, verdict_box
 
 WORTH_FORMAT: Final = 4  # version of the keys of `worth.json`
 
@@ -197,7 +197,7 @@ def _verdict_of(result: RuleResult) -> str:
     best = result.best
     if best.outcome == UNKNOWN:
         return say("too few days")
-    verdict = in_words(best.outcome, term(spaced(best.baseline)))
+    verdict = in_words(best.outcome, best.baseline)
     if best.outcome in (BEATS, LOSES) or is_equal(best.model_error, best.baseline_error):
         return verdict
     if best.model_error > best.baseline_error:  # errors are gains with the sign reversed
@@ -225,14 +225,14 @@ def gains_table(results: Iterable[RuleResult], title: str) -> Table:
     names = list(dict.fromkeys(name for result in results for name in result.gains))
     names.sort(key=lambda name: name == PERFECT_FORESIGHT)
     columns = [""]
-    rows = [[term(spaced(name))] for name in names]
+    rows = [[baseline_in_words(name)] for name in names]
     last_rows = [["best alternative"], *([title] for title in _COMPARED)]
     for result in results:
         columns.append(_rule_label(result))
         for row, cell in zip(rows, column(result.gains.get(name) for name in names), strict=True):
             row.append(cell)
         best = result.best
-        best_name = term(spaced(best.baseline))
+        best_name = baseline_in_words(best.baseline)
         interval = between(column(result.interval)) if result.interval else ABSENT
         cells = [best_name, interval, p_value(best.corrected_p_value), _verdict_of(result)]
         for row, cell in zip(last_rows, cells, strict=True):
@@ -244,7 +244,7 @@ def _cells(result: RuleResult) -> list[str]:
     gains = result.gains
     best = result.best
     rule = TRADING_RULES[result.rule]
-    best_name = term(spaced(best.baseline))
+    best_name = baseline_in_words(best.baseline)
     names = [MODEL, NAIVE, best.baseline, rule.without_forecast, PERFECT_FORESIGHT]
     if rule.is_score:
         names.remove(rule.without_forecast)
@@ -267,7 +267,7 @@ def figure_tables(results: TradingResults) -> Iterator[Table]:
     days = plural(results.pooled[0].num_days, "day")
     for rule, figures in results.figures.items():
         written = [column(_known(figures.loc[label])) for label in figures.index]
-        names = [term(spaced(str(name))) for name in figures]
+        names = [baseline_in_words(str(name)) for name in figures]
         rows = [[name, *cells] for name, *cells in zip(names, *written, strict=True)]
         title = say("{rule}, measured over {days}", rule=term(TRADING_RULES[rule].title), days=days)
         yield Table(["", *figures.index], rows, title)
@@ -373,7 +373,7 @@ def _short_table(results: Iterable[RuleResult]) -> Table:
         unit = term(rule.unit)
         if rule.is_yearly:
             unit = say("{unit}, over {days}", unit=unit, days=plural(result.num_days, "day"))
-        cells = [term(rule.title), gain, term(spaced(best.baseline)), gain_of_best]
+        cells = [term(rule.title), gain, baseline_in_words(best.baseline), gain_of_best]
         cells.append(between(column(result.interval)) if result.interval else ABSENT)
         rows.append([*cells, p_value(best.corrected_p_value), unit])
     return Table(head, rows)
@@ -421,7 +421,7 @@ def _curves(earned: pd.DataFrame, shown: Container[str]) -> Chart:
             values[place] = float(value)
         lines.append(
             line(
-                term(spaced(name)),
+                baseline_in_words(name),
                 days,
                 values,
                 style,

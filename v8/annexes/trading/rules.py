@@ -359,7 +359,7 @@ class TradingRule:
 TRADING_RULES: Final = {
     "volatility": TradingRule(
         "position by volatility",
-        "% of utility a year",
+        "% a year after risk (utility)",
         by_volatility,
         without_forecast="buy and hold",
         is_yearly=True,
@@ -375,8 +375,8 @@ TRADING_RULES: Final = {
         is_yearly=True,
         is_return=True,
     ),
-    "ranges": TradingRule("90 % range of the close", "bps of interval score", by_ranges),
-    "variance": TradingRule("variance", "QLIKE", by_variance),
+    "ranges": TradingRule("90 % range of the close", "score in bps (interval score)", by_ranges),
+    "variance": TradingRule("variance", "score (QLIKE)", by_variance),
 }
 
 

@@ -65,6 +65,7 @@ class Baseline(Named):
         fit: Maps the train span and the constants of its scaling to a function of windows, a `PastSpan`. That
             function reads only data known at each window and returns arrays of shape (N, H, C)
             (`target_shape`) per task of the profile, float64, in the task's unit. It may leave tasks out.
+        title: Its name in words, for readers; None for those of plug-ins.
         brief: What it does in a few words, without a full stop; None for those of plug-ins.
         is_installed: Returns whether the optional package of the baseline is installed; true without one.
         fit_quantiles: Maps train span, constants and levels to a function of windows that returns quantiles,
@@ -72,6 +73,7 @@ class Baseline(Named):
     """
 
     fit: Callable[[Span, Scaling], Forecast]
+    title: str | None = None
     brief: str | None = None
     is_installed: Callable[[], bool] = lambda: True
     fit_quantiles: Callable[[Span, Scaling, Sequence[float]], Forecast] | None = None

@@ -209,21 +209,13 @@ def compared(rows: Iterable[LeaderboardRow]) -> dict[tuple[str, str], dict[str, 
     return groups
 
 
-def best_baseline_names(rows: Iterable[LeaderboardRow]) -> str:
-    """Say which baseline is the best of which task and timeframe, where a task has several; else empty."""
-    return "; ".join(
-        f"{task}: {', '.join(f'{name} at {timeframe}' for timeframe, name in by_timeframe.items())}"
-        for task, by_timeframe in different_best_baselines(rows).items()
-    )
-
-
-def different_best_baselines(rows: Iterable[LeaderboardRow]) -> dict[str, dict[str, str]]:
-    """Return the name of the best baseline by task and timeframe, of the tasks that have several."""
+def best_baselines(rows: Iterable[LeaderboardRow]) -> dict[str, dict[str, str]]:
+    """Return the name of the best baseline by task and timeframe."""
     names: dict[str, dict[str, str]] = {}
     for row in rows:
         for task, verdict in row.tasks.items():
             names.setdefault(task, {})[timeframe_of(row.series)] = verdict.best.name
-    return {task: by_timeframe for task, by_timeframe in names.items() if len(set(by_timeframe.values())) > 1}
+    return names
 
 
 def median(values: Iterable[float | None]) -> float | None:

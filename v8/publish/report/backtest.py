@@ -23,7 +23,14 @@ from v8.publish.report.figures import Dot, change_pct, spread_figure
 from v8.publish.report.first_screen import row_of_cards, task_card
 from v8.publish.report.markup import Html, document, element, facts, filled, folded, join, plot, shown_table
 from v8.publish.report.page import marked
-from v8.publish.report.verdict import TaskVerdict, best_first, in_words, source_in_words, titled
+from v8.publish.report.verdict import (
+    TaskVerdict,
+    baseline_in_words,
+    best_first,
+    in_words,
+    source_in_words,
+    titled,
+)
 from v8.runs.backtest import SeedSpread
 from v8.runs.backtest_results import RESULTS_FILE, BacktestPlan, BacktestResults
 
@@ -370,4 +377,5 @@ def _relative_cells(result: TaskResult | None) -> tuple[str, str]:
         return ABSENT, ABSENT
     name = result.best
     ratio = marked(result.against_best, result.outcome, name, result.p_best)
-    return number(result.model_relative_mae), join([ratio, " ", element("span", spaced(name), class_="soft")])
+    words = element("span", baseline_in_words(name), class_="soft")
+    return number(result.model_relative_mae), join([ratio, " ", words])

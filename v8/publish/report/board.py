@@ -12,7 +12,7 @@ from v8.model.baselines.baselines import BASELINES, NAIVE
 from v8.profile.tasks import TASKS
 from v8.publish.report.figures import Dot, change_pct, spread_figure
 from v8.publish.report.markup import DEMO_WARNING, Html, document, element, folded, plot, shown_table
-from v8.publish.report.verdict import relative_to_naive, titled, verdict_box
+from v8.publish.report.verdict import baseline_in_words, relative_to_naive, titled, verdict_box
 
 PAGE_FILE: Final = "board.html"
 
@@ -95,7 +95,7 @@ def board_sentences(table: pd.DataFrame) -> Iterator[str]:
 
 def _method(name: str) -> str:
     """Write the name of a method: of a baseline as elsewhere, of anything else as it is."""
-    return term(spaced(name)) if name in BASELINES else name
+    return baseline_in_words(name, has_key=True) if name in BASELINES else name
 
 
 def board_tables(table: pd.DataFrame) -> Iterator[Table]:

@@ -16,7 +16,7 @@ import yaml
 from v8.base.errors import listed, shown
 from v8.base.records import Moment, Plain, Sha256, Word, at_keys, checked
 from v8.base.storage import packaged, packaged_yaml
-from v8.base.wording import ABSENT, Table, count, duration, moment, number, p_value, percent, plural, spaced
+from v8.base.wording import ABSENT, Table, count, duration, moment, number, p_value, percent, plural
 from v8.forecaster.metadata import ONNX_FILE, MachineInfo, Metadata
 from v8.forecaster.series_artifact import covariate_note
 from v8.forecaster.standalone import FEATURES_FILE, obstacle
@@ -25,7 +25,6 @@ from v8.model.evaluation.importance import importance_rows
 from v8.model.evaluation.leaderboard import (
     LeaderboardRow,
     SeriesResult,
-    best_baseline_names,
     compared,
     median,
     rank_results,
@@ -36,7 +35,7 @@ from v8.model.evaluation.significance import ALPHA
 from v8.profile.columns import is_covariate, neighbours
 from v8.profile.quantile_levels import interval_names
 from v8.profile.tasks import TASKS
-from v8.publish.report.verdict import verdict
+from v8.publish.report.verdict import baseline_in_words, best_baselines_in_words, verdict
 from v8.runs.run_folder import RUN_FILE, RunRecord
 
 if TYPE_CHECKING:
@@ -281,7 +280,7 @@ def _leaderboard(rows: Sequence[LeaderboardRow], *, is_tested: bool) -> str:
                 cells.append(p_value(comparison.corrected_p_value if comparison else None))
         cells.append(_hit_rate(row))
         lines.append(cells)
-    best = best_baseline_names(rows)
+    best = best_baselines_in_words(rows)
     note = f"\n\nBest baselines: {best}." if best else ""
     return f"{Table(header, lines).markdown()}{note}"
 
@@ -319,7 +318,7 @@ def _intervals(results: Sequence[SeriesResult]) -> str:
         for name in quantiles.errors:
             errors = [one.errors[name] for one in comparable if name in one.errors]
             crps = median(one.errors[name].crps / one.errors[MODEL].crps for one in comparable)
-            cells = [TASKS[task].title, spaced(name), number(crps)]
+            cells = [TASKS[task].title, baseline_in_words(name), number(crps)]
             for place in range(len(names)):
                 cells.append(percent(median(one.mean_coverage(place) for one in errors)))
             rows.append(cells)

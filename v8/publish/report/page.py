@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from v8.base.errors import listed
 from v8.base.language import say, term
-from v8.base.wording import ABSENT, Table, duration, epochs, number, p_value, percent, spaced
+from v8.base.wording import ABSENT, Table, duration, epochs, number, p_value, percent
 from v8.forecaster.series_artifact import ForecastSample
 from v8.model.baselines.baselines import BASELINES, NAIVE
 from v8.model.evaluation.bootstrap import ErrorInterval
@@ -41,6 +41,7 @@ from v8.publish.report.markup import (
 )
 from v8.publish.report.series_section import ends_in_words, has_few_windows, series_section
 from v8.publish.report.verdict import (
+    baseline_in_words,
     best_baselines_in_words,
     in_words,
     source_in_words,
@@ -206,13 +207,15 @@ def _leaderboard(rows: Sequence[LeaderboardRow], bodies: Mapping[str, Html | Non
     names = {name for row in rows for errors in row.evaluation.errors.values() for name in errors}
     best = best_baselines_in_words(rows)
     briefs = [
-        say("{name}: {words}", name=spaced(name), words=term(baseline.brief))
+        say("{name}: {words}", name=baseline_in_words(name, has_key=True), words=term(baseline.brief))
         for name, baseline in BASELINES.items()
         if name in names and baseline.brief
     ]
     brief = say("In a few words: {parts}.", parts=say("; ").join(briefs))
     baselines = facts(
-        (spaced(name), term(baseline.sentence)) for name, baseline in BASELINES.items() if name in names
+        (baseline_in_words(name, has_key=True), term(baseline.sentence))
+        for name, baseline in BASELINES.items()
+        if name in names
     )
     return filled(
         "v8.publish.report",
@@ -230,7 +233,7 @@ def _leaderboard(rows: Sequence[LeaderboardRow], bodies: Mapping[str, Html | Non
 
 def _column_head(name: str) -> str:
     """Name the forecast that a column compares with; the sign is never alone on a line."""
-    return f"×\u00a0{spaced(name)}"
+    return f"×\u00a0{baseline_in_words(name)}"
 
 
 _Comparisons = Mapping[tuple[str, str], Mapping[str, BaselineComparison]]

@@ -48,6 +48,7 @@ from v8.publish.report.markup import (
     shown_table,
 )
 from v8.publish.report.verdict import (
+    baseline_in_words,
     in_words,
     source_in_words,
     titled,
@@ -164,7 +165,7 @@ def _error_tables(evaluation: Evaluation, task: str) -> Iterator[Html]:
     decimals = _decimals(model_errors.mae_price.overall)
     for name in (MODEL, *evaluation.tasks[task].significance):
         errors = evaluation.errors[task][name]
-        cells = [term(spaced(name))]
+        cells = [baseline_in_words(name)]
         cells += [percent(errors.mae_return.overall, 4), percent(errors.rmse_return.overall, 4)]
         for error in (errors.mae_price.overall, errors.rmse_price.overall):
             cells.append(f"{error:,.{decimals}f}")
@@ -189,7 +190,7 @@ def _error_tables(evaluation: Evaluation, task: str) -> Iterator[Html]:
 
 def _confidence_sentence(evaluated: EvaluatedTask) -> str:
     """Say which forecasts cannot be told apart from the best one."""
-    best = [term(spaced(name)) for name in reversed(evaluated.best_forecasters)]
+    best = [baseline_in_words(name) for name in reversed(evaluated.best_forecasters)]
     return say(
         "{n} of {num} methods cannot be told apart from the best: {names}.",
         n=len(best),
@@ -235,7 +236,7 @@ def _intervals(evaluated: QuantileEvaluation | None, price_range: RangeCoverage 
     for task, quantiles in evaluated.tasks.items():
         rows = []
         for name, errors in quantiles.errors.items():
-            cells = [term(spaced(name)), percent(errors.crps, 4)]
+            cells = [baseline_in_words(name), percent(errors.crps, 4)]
             for place in range(len(names)):
                 cells += [percent(errors.mean_coverage(place)), percent(errors.mean_width(place), 3)]
                 cells.append(percent(errors.score[place], 3))

@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 
 from v8.base.language import say, term
 from v8.base.wording import percent, spaced
-from v8.model.baselines.baselines import NAIVE
+from v8.model.baselines.baselines import BASELINES, NAIVE
 from v8.model.evaluation.bootstrap import ErrorInterval, error_interval
 from v8.model.evaluation.fold_losses import FoldLosses, TaskResult
 from v8.model.evaluation.leaderboard import (
     BEST,
     LeaderboardRow,
+    best_baselines,
     compared,
-    different_best_baselines,
     median,
 )
 from v8.model.evaluation.significance import (
@@ -291,19 +291,41 @@ def source_in_words(source: str) -> str:
     return say("Binance's public archive (vision)") if source == "vision" else source
 
 
+def baseline_in_words(name: str, *, has_key: bool = False) -> str:
+    """Name a baseline for readers; any other method by its name without underscores.
+
+    Args:
+        name: Its key in `BASELINES`.
+        has_key: Whether the key, which files, flags and profiles have, stands behind it in parentheses.
+
+    >>> baseline_in_words("har"), baseline_in_words("har", has_key=True), baseline_in_words("buy_and_hold")
+    ('past ranges', 'past ranges (har)', 'buy and hold')
+    """
+    baseline = BASELINES.get(name)
+    words = term(baseline.title if baseline and baseline.title else spaced(name))
+    return f"{words} ({name})" if has_key and words != name else words
+
+
 def best_baselines_in_words(rows: Sequence[LeaderboardRow]) -> str:
-    """Name the best baselines of the tasks in which the timeframes have different ones; else empty."""
+    """Name the best baseline; where tasks or timeframes have different ones, each task's."""
+    by_task = best_baselines(rows)
+    all_names = {name for names in by_task.values() for name in names.values()}
+    if len(all_names) == 1:
+        return baseline_in_words(*all_names, has_key=True)
     tasks = []
-    for task, names in different_best_baselines(rows).items():
-        # Translators: a baseline, and the timeframe of which it is the best: "har at 15m".
-        parts = [say("{name} at {timeframe}", name=spaced(name), timeframe=at) for at, name in names.items()]
+    for task, names in by_task.items():
+        in_full = {timeframe: baseline_in_words(name, has_key=True) for timeframe, name in names.items()}
+        parts = list(in_full.values())[:1]
+        if len(set(names.values())) > 1:
+            # Translators: a baseline, and the timeframe of which it is the best: "past ranges (har) at 15m".
+            parts = [say("{name} at {timeframe}", name=name, timeframe=at) for at, name in in_full.items()]
         tasks.append(say("{task}: {outcomes}", task=titled(task), outcomes=say(", ").join(parts)))
     return say("; ").join(tasks)
 
 
 def in_words(outcome: ComparisonResult, name: str) -> str:
-    """Say how a model compares with a baseline of that name: "beats naive"."""
-    return term(outcome) if outcome == UNKNOWN else f"{term(outcome)} {spaced(name)}"
+    """Say how a model compares with a baseline: "beats naive"."""
+    return term(outcome) if outcome == UNKNOWN else f"{term(outcome)} {baseline_in_words(name)}"
 
 
 def relative_to_naive(multiple: float | None) -> str:
@@ -335,10 +357,11 @@ def best_in_words(name: str, *, is_below_naive: bool = False) -> str:
     if is_below_naive and name == BEST:
         return say("the reference, here worse than the naive forecast")
     if is_below_naive:
-        return say("the reference “{name}”, here worse than the naive forecast", name=spaced(name))
+        words = baseline_in_words(name, has_key=True)
+        return say("the reference, {name}, here worse than the naive forecast", name=words)
     if name == BEST:
         return say("the best baseline")
-    return say("the best baseline, “{name}”", name=spaced(name))
+    return say("the best baseline, {name}", name=baseline_in_words(name, has_key=True))
 
 
 def _share(multiple: float) -> str:

@@ -37,7 +37,7 @@ from v8.profile.quantile_levels import interval_names, intervals, quantile_colum
 from v8.profile.tasks import is_share
 from v8.publish.report.first_screen import row_of_cards, task_cards
 from v8.publish.report.markup import Html, element, facts, filled, join, shown_table
-from v8.publish.report.verdict import titled, verdict
+from v8.publish.report.verdict import best_baselines_in_words, verdict
 
 _TABLE_COLUMNS: Final = (CLOSE, LOW, HIGH, TOTAL_RANGE, VOLATILITY)
 
@@ -273,11 +273,7 @@ class ForecastView:
 
     def _best_baselines_text(self) -> str:
         """Name the best baseline of each task."""
-        tasks = self._row.tasks
-        names = []
-        for task, against in tasks.items():
-            names.append(say("{task}: {outcomes}", task=titled(task), outcomes=spaced(against.best.baseline)))
-        return say("Best baselines: {names}.", names=say("; ").join(names))
+        return say("Best baselines: {names}.", names=best_baselines_in_words([self._row]))
 
     def _verdict_sentences(self) -> list[str]:
         """Compare its errors on the test span with those of baselines."""
