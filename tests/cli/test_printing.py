@@ -325,11 +325,11 @@ def test_the_board_stands_beside_naive_and_the_best_baseline(capsys: pytest.Capt
     one, two = (score(multiple, 0.01, 0.02, beside="har") for multiple in (0.8, 0.6))
     print_leaderboard(RunResults([board_row("AUSDT-1h", bands=one), board_row("BUSDT-1h", bands=two)]))
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert lines[lines.index("AUSDT-1h 0.800* 1.600*") - 2].endswith("naive × har")
+    assert lines[lines.index("AUSDT-1h 0.800* 1.600*") - 2].endswith("naive × best")
     assert "AUSDT-1h 0.800* 1.600*" in lines
     assert lines[1] == (
         "Bollinger bands: 30.0 % lower error than the naive forecast (significant for 2 of 2 series), "
-        "40.0 % higher than the best baseline, “har” (significant for 2 of 2 series)."
+        "40.0 % higher than the best baseline, past ranges (har) (significant for 2 of 2 series)."
     )
 
 

@@ -49,15 +49,16 @@ def test_the_sentences_of_one_series_are_those_of_its_numbers_the_furthest_ahead
         "BTCUSDT-15m, on candles that training had not seen:",
         # 0.814 / 0.825 = 0.98667
         "Volatility: 18.6 % lower error than the naive forecast (significant), "
-        "1.3 % lower than the best baseline, “har” (significant).",
+        "1.3 % lower than the best baseline, past ranges (har) (significant).",
         # 0.95 / 0.951 = 0.99895
         "Candles: 5.0 % lower error than the naive forecast (significant), "
-        "0.1 % lower than the best baseline, “har” (not significant).",
+        "0.1 % lower than the best baseline, past ranges (har) (not significant).",
     ]
 
 
+HAR = "past ranges (har)"
 NAIVE = "error than the naive forecast"
-BEST = "than the best baseline, “har”"
+BEST = "than the best baseline, past ranges (har)"
 SURE = "significant"
 UNSURE = "not significant"
 UNKNOWN = "not tested: too few windows"
@@ -82,12 +83,12 @@ STILL = BaselineComparison("naive", 0.1, 0.0)
         (
             beside(0.99, 1.1, 0.5, 0.01),
             f"1.0 % lower {NAIVE} ({UNSURE}), "
-            f"10.0 % lower than the reference “har”, here worse than the naive forecast ({SURE}).",
+            f"10.0 % lower than the reference, {HAR}, here worse than the naive forecast ({SURE}).",
         ),
         # A baseline compared with itself.
         (
             beside(0.9, 0.9, 0.0, None),
-            f"10.0 % lower {NAIVE} ({SURE}), the same as the best baseline, “har”.",
+            f"10.0 % lower {NAIVE} ({SURE}), the same as the best baseline, past ranges (har).",
         ),
         (alone(1.0, None), "the same error as the naive forecast, and no baseline is better."),
         (alone(0.9, 0.01), f"10.0 % lower {NAIVE} ({SURE}), and no baseline is better."),
@@ -116,10 +117,10 @@ def test_of_several_series_the_median_is_told_and_for_how_many_it_is_sure() -> N
     half = "10.0 % lower error than the naive forecast (significant for 3 of 3 series)"
     assert (
         rows(sure, unsure, unsure)
-        == f"Candles: {half}, 10.0 % lower than the best baseline, “har” (significant for 1 of 3 series)."
+        == f"Candles: {half}, 10.0 % lower than the best baseline, {HAR} (significant for 1 of 3 series)."
     )
     both = "significantly lower for 1 of 3 series, significantly higher for 1"
-    assert f"10.0 % lower than the best baseline, “har” ({both})." in rows(sure, unsure, worse)
+    assert f"10.0 % lower than the best baseline, past ranges (har) ({both})." in rows(sure, unsure, worse)
     # The median is smaller, and the only one that is sure is larger: both counts are told.
     assert "significantly lower for 0 of 3 series, significantly higher for 1" in rows(unsure, unsure, worse)
 
@@ -137,12 +138,12 @@ def pooled(median: float, difference: float, *, best: str = "har", p_best: float
 
 def test_one_test_over_many_folds_says_where_its_mean_is_not_the_median() -> None:
     naive = "Volatility: 10.0 % lower error than the naive forecast (significant)"
-    assert pooled(0.98, -0.02) == f"{naive}, 2.0 % lower than the best baseline, “har” (significant)."
+    assert pooled(0.98, -0.02) == f"{naive}, 2.0 % lower than the best baseline, {HAR} (significant)."
     assert (
         pooled(0.98, -0.02, p_best=0.3)
-        == f"{naive}, 2.0 % lower than the best baseline, “har” (not significant)."
+        == f"{naive}, 2.0 % lower than the best baseline, past ranges (har) (not significant)."
     )
-    said = "2.0 % lower than the best baseline, “har” (its mean is significantly higher)."
+    said = "2.0 % lower than the best baseline, past ranges (har) (its mean is significantly higher)."
     assert pooled(0.98, 0.02) == f"{naive}, {said}"
     assert pooled(0.9, -0.02, best="naive") == f"{naive}, and no baseline is better."
 
@@ -152,7 +153,7 @@ def test_the_verdict_speaks_chinese_with_the_same_numbers() -> None:
         text = verdict([row("BTCUSDT-15m", volatility=beside(0.814, 0.825, 0.0, 0.01))])
     assert text == [
         "BTCUSDT-15m，以訓練時沒看過的 K 線評估：",
-        "波動率：誤差比單純預測小 18.6 %（顯著），比最佳基準「har」小 1.3 %（顯著）。",
+        "波動率：誤差比單純預測小 18.6 %（顯著），比最佳基準「過去振幅 (har)」小 1.3 %（顯著）。",
     ]
 
 
