@@ -551,9 +551,9 @@ def test_an_address_that_is_none_is_refused_before_anything_is_opened(
     call: Callable[..., Any], tmp_path: Path
 ) -> None:
     process = call("forecast", tmp_path, "--post", "you.example")
-    rule = "is http://HOST/PATH or https://HOST/PATH, without a user"
-    expected = f"error: --post: {rule}; got another text. Name your receiver.\n"
-    assert (process.exit_code, process.stderr) == (2, expected)
+    assert process.exit_code == 2
+    assert process.stderr.startswith("error: --post: is http://HOST/PATH or https://HOST/PATH")
+    assert "tgram://" in process.stderr  # nobody guesses how a chat is written
 
 
 @pytest.mark.tf

@@ -118,10 +118,10 @@ def test_a_model_of_an_older_v8_has_none(tmp_path: Path) -> None:
             "rows and forecasts ",
         ),
         (lambda content: content["columns"]["ohlc"].reverse(), "rows and forecasts "),
-        (lambda content: content.update(open_time_s=7), r"7 \(input should be a valid tuple\)"),
+        (lambda content: content.update(open_time_s=7), r"7 \(must be a valid tuple\)"),
         (
             lambda content: content["actual"].update(ohlc=[["high"] * 4] * 80),
-            r"'high' \(input should be a valid",
+            r"'high' \(must be a valid",
         ),
     ],
 )

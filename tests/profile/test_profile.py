@@ -599,7 +599,7 @@ def test_arrays_that_fit_are_taken() -> None:
             "key features: .*valid tuple; got a value of type DataFrame",
         ),
         ({"quantiles": np.zeros(10_001)}, "key quantiles: .*valid tuple; got a value of type ndarray"),
-        ({"tasks": {"ohlc": {"loss": {"a": 1}}}}, "key tasks.ohlc.loss: input should be"),
+        ({"tasks": {"ohlc": {"loss": {"a": 1}}}}, "key tasks.ohlc.loss: must be"),
         ({"training": {"epochs": {1: 2}}}, "key training.epochs: names its keys by texts"),
     ],
 )

@@ -200,7 +200,7 @@ def _rule(value: Any, kind: Any) -> str:
         return f"is of 1 to {MOST_LETTERS:,} printable letters"
     for member in members:
         if get_origin(member) is Annotated and _fits(value, get_args(member)[0]):
-            return f"{_out_of_range(value, member)}".replace("input should be", "is")
+            return f"{_out_of_range(value, member)}".replace("must be", "is")
     words = list(dict.fromkeys(_word(member) for member in members))
     return f"is {', '.join(words[:-1])} or {words[-1]}" if len(words) > 1 else f"is {words[0]}"
 

@@ -173,7 +173,7 @@ def first_fault(error: ValidationError) -> tuple[str, str, str]:
     """Return the key of the first fault that pydantic found, the rule that it broke, and the value."""
     first = first_error(error)
     key = ".".join(str(part) for part in first["loc"])
-    rule = first["msg"].removeprefix("Value error, ")
+    rule = first["msg"].removeprefix("Value error, ").replace("Input should be", "Must be")
     if first["type"] == "missing":
         got = MISSING
     elif first["type"] in _UNKNOWN_KEY_TYPES:

@@ -31,12 +31,12 @@ _OTHER_COMMANDS: Final = {
     "fit": "run",
     "evaluate": "report",
     "eval": "report",
+    "leaderboard": "report",
     "download": "data",
     "fetch": "data",
     "upload": "publish",
     "push": "publish",
     "cv": "backtest",
-    "help": "--help",
     "version": "--version",
 }
 """What other programs call the commands of the core; annexes say it of theirs."""
@@ -104,6 +104,8 @@ def _place(error: Any) -> str:
 
 def _unknown_command(name: str, place: str, commands: Collection[str]) -> ProfileError:
     lists = f"`{place} --help` lists them"
+    if name == "help":
+        return ProfileError(where=place, rule="needs one of its commands", got=name, fix=lists)
     other_names = {other: own for own, added in annexes.commands().items() for other in added.also}
     meant = (_OTHER_COMMANDS | other_names).get(name) or nearest(name, commands)
     fix = f"Did you mean `{place} {meant}`? {lists}" if meant else lists
@@ -249,9 +251,20 @@ def _extra_words(error: Any, words: Sequence[str], place: str) -> ProfileError:
     parameters = error.ctx.command.params
     arguments = [each.metavar.strip("[]") for each in parameters if each.param_type_name == "argument"]
     rule = f"takes {' '.join(arguments)} and options" if arguments else "takes options only"
-    meant = next(filter(None, (meant_word(word, place, _options(error.ctx)) for word in words)), None)
+    flag = _flag_before(words[0], error.ctx)
+    meant = f"{flag} takes no value: write it alone" if flag else None
+    for word in words:
+        meant = meant or meant_word(word, place, _options(error.ctx))
     fix = meant or f"Leave it out; `{place} --help` lists the options"
     return ProfileError(where=place, rule=rule, got=f"also {listed(words)}", fix=fix)
+
+
+def _flag_before(word: str, context: Any) -> str | None:
+    """Return the flag without a value that stands before a word as it was typed; None if there is none."""
+    typed = list(context.meta.get(WORDS, ()))
+    before = typed[typed.index(word) - 1] if word in typed[1:] else ""
+    flags = {name for each in context.command.params if getattr(each, "is_flag", False) for name in each.opts}
+    return before if before in flags else None
 
 
 def meant_word(word: str, place: str, options: Iterable[str] = ("--series", "--profile")) -> str | None:

@@ -47,7 +47,7 @@ def test_a_key_that_is_missing_or_of_another_kind_is_named(
         del section[last]
     else:
         section[last] = 0.5
-    said = "field required; got no such key" if is_missing else rf"input should be a valid {kind}; got 0\.5"
+    said = "field required; got no such key" if is_missing else rf"must be a valid {kind}; got 0\.5"
     pattern = rf"metadata of ETHUSDT-1h, key {path}: {said}\."
     with pytest.raises(ArtifactError, match=pattern):
         read_result(content)
@@ -81,7 +81,7 @@ def test_true_is_no_number_of_epochs(make_metadata) -> None:
 def test_a_stage_that_took_no_number_of_seconds_is_refused(make_metadata, bad: object) -> None:
     content = make_metadata()
     content["seconds"]["training"] = bad
-    rule = r"input should be (a valid number|a finite number|greater than or equal to 0)"
+    rule = r"must be (a valid number|a finite number|greater than or equal to 0)"
     with pytest.raises(ArtifactError, match=rf"key seconds\.training: {rule}; got {bad!r}\."):
         read_result(content)
 

@@ -253,7 +253,7 @@ def test_failures_that_pass_change_nothing(full_archive, open_vision, history, m
 
 def test_a_failure_that_stays_is_an_error_and_not_a_gap(full_archive, open_vision, make_fault):
     full_archive.faults[path_of("2024-07")] = [make_fault(status=503)] * 100
-    with pytest.raises(DataError, match=r"2024-07.zip: .*got status 503"):
+    with pytest.raises(DataError, match=r"2024-07.zip from .*got status 503"):
         open_vision().candles(SERIES, 300)
 
 

@@ -92,8 +92,9 @@ class Receiver:
     def __init__(self, url: str, limits: TimeLimits = TIMES) -> None:
         address = _ADDRESS.fullmatch(url)
         if not address:
-            rule = "is http://HOST/PATH or https://HOST/PATH, without a user"
-            raise ProfileError(where="param:post", rule=rule, got="another text", fix="Name your receiver")
+            rule = "is http://HOST/PATH or https://HOST/PATH, without a user, or names a service such as tgram://"
+            fix = "Write for example tgram://TOKEN/CHAT for Telegram"
+            raise ProfileError(where="param:post", rule=rule, got="another text", fix=fix)
         secret = _SECRET.fullmatch(os.environ.get(SECRET_VARIABLE, ""))
         if not secret:
             rule = "is whsec_ and at least 24 bytes in base64, which the receiver knows, too"

@@ -221,10 +221,9 @@ class Downloader:
             return
         passed_s = time.monotonic() - longest.start_s
         if passed_s >= self._limits.quiet_s:
-            host = urlsplit(longest.url).netloc
             limit = f"{passed_s:.0f} s of at most {self._limits.file_s:g} s"
             tries = f"try {longest.num_tries} of {self._patience.num_tries}"
-            report_waiting(f"waiting for {longest.name} from {host}, {limit}; {tries}")
+            report_waiting(f"waiting for {longest}, {limit}; {tries}")
 
     def _request(self, download: "_Download", max_bytes: int, auth: Auth | None) -> bytes | None:
         """Send the request of a download once."""
@@ -260,7 +259,7 @@ class Downloader:
         limit = f"{self._limits.file_s:g} s" if is_late else f"{self._patience.num_tries} tries"
         got = f"{trouble} at the last one, number {download.num_tries}"
         fix = "Check the connection and try again; completed downloads are kept"
-        return DataError(where=download.url, rule=f"must be downloaded within {limit}", got=got, fix=fix)
+        return DataError(where=str(download), rule=f"must be downloaded within {limit}", got=got, fix=fix)
 
 
 @dataclass(eq=False)
@@ -273,6 +272,10 @@ class _Download:
     num_tries: int = 1  # number of the present try, counted from 1
     thread: int = field(default_factory=threading.get_ident)  # identifier of the thread that downloads
     given_up: Future[None] = field(default_factory=Future)  # gets a result when it is to end
+
+    def __str__(self) -> str:
+        """Return what is downloaded and from where: a whole address is wider than most terminals."""
+        return f"{self.name} from {urlsplit(self.url).netloc}"
 
 
 @dataclass(frozen=True)
