@@ -32,6 +32,9 @@ MISTAKES = [
         "Write the command first, such as `{v8} run --profile ...`; `{v8} --help` lists them.",
     ),
     ("run help", "Call {v8} run --help."),
+    ("leaderboard", "Did you mean `{v8} report`?"),
+    ("run --bars 10", "--bars, for the key newest_bars: must be"),
+    ("forecast runs/tiny --every 5m", "--every takes no value: write it alone."),
     # Series.
     ("run --series BTCUSDT", "Write for example BTCUSDT-15m."),
     ("run --series BTCUSDT --timeframe 15m", f"got --timeframe. {ONE_NAME}; `{{v8}} run --help` lists them."),

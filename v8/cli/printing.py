@@ -221,7 +221,7 @@ def print_leaderboard(results: RunResults) -> None:
         columns.append(f"{_brief_title(task)} × {NAIVE if name == NAIVE else 'best'}")
     print_table(Table(columns, cells, title))
     if any(name != NAIVE for _, name in comparisons):
-        print_lines(f"× best: the best baseline, {best_baselines_in_words(rows)}.")
+        print_lines(f"Best baselines (× best): {best_baselines_in_words(rows)}.")
     if any(score.naive.p_value is not None for row in rows for score in row.tasks.values()):
         print_lines(f"{reading_marks(len(rows))} (Benjamini-Hochberg).")
         without_test = untested(rows)

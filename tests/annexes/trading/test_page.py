@@ -97,7 +97,7 @@ def test_each_rate_of_a_year_says_over_how_many_days_it_was_measured(known: Trad
     assert "a year" not in utility
     assert " fewer than 180 days " in uncertain
     page = str(trading_page(known))
-    for rule in ("position by volatility, % of utility a year", "direction of the close, % a year"):
+    for rule in ("position by volatility, % a year after risk (utility)", "direction of the close, % a year"):
         label = f"{rule}, a rate over {num_days} days"
         assert label in next(gains_tables(known.pooled)).columns
         assert page.count(f">{label}</t") == 2  # over all series, and of its only one
@@ -170,8 +170,8 @@ def test_scores_are_not_called_gains_and_intervals_are_said_to_be_uncorrected(kn
     money, scores = rules_tables(known.pooled)
     assert "its gain" in money.columns and "its score" in scores.columns
     assert [row[0] for row in scores.rows] == [
-        "90 % range of the close, bps of interval score",
-        "variance, QLIKE",
+        "90 % range of the close, score in bps (interval score)",
+        "variance, score (QLIKE)",
     ]
     for table in (money, scores):
         assert all(len(row) == len(table.columns) for row in table.rows)

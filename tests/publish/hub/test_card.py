@@ -109,7 +109,7 @@ def test_a_model_that_loses_is_called_so_beside_its_name(run: Path) -> None:
     # Of two models one beats naive and one loses to it, both significantly; none is between.
     # The errors are 0.751 and 1.251 times those of offset: 1.001 in the middle.
     expected = (
-        "0.1 % higher than the best baseline, “offset” "
+        "0.1 % higher than the best baseline, naive × a constant (offset) "
         "(significantly lower for 1 of 2 series, significantly higher for 1)."
     )
     assert expected in next(line for line in card.splitlines() if line.startswith("Candles: "))

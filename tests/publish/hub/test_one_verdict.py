@@ -27,7 +27,7 @@ from v8.annexes.live.ledger.record import (
 )
 from v8.annexes.live.promotion.champion_test import ChampionTest
 from v8.api.issuing import error_lines
-from v8.base.wording import number, spaced
+from v8.base.wording import number
 from v8.cli.printing import print_leaderboard
 from v8.data.market.series import Series
 from v8.forecaster.metadata import Metadata, checked_metadata, read_metadata
@@ -54,6 +54,7 @@ HORIZON_BARS = 2
 NAMES = ("BTCUSDT-15m", "ETHUSDT-15m", "BTCUSDT-1h", "ETHUSDT-1h")
 SHARES = {"BTCUSDT-15m": 0.25, "ETHUSDT-15m": 0.02, "BTCUSDT-1h": -0.02, "ETHUSDT-1h": -0.25}
 BEST_AT = {"15m": "offset", "1h": "last_close"}
+BEST_IN_WORDS = "naive × a constant (offset) at 15m, last close (last_close) at 1h"
 FORECAST = [name for name, task in TASKS.items() if task.is_of_bars]  # by the shipped profiles
 TITLES = {task: TASKS[task].title for task in FORECAST}
 
@@ -130,12 +131,12 @@ def test_the_readme_of_a_series_says_it(run: Path, leaderboard: dict[str, dict[s
 
 def test_the_report_says_it_in_heading_and_table(run: Path, leaderboard: dict[str, dict[str, str]]) -> None:
     page = (run / REPORT_FILE).read_text("utf-8")
-    assert "Best baselines: Candles: offset at 15m, last close at 1h; Bollinger bands: " in page
+    assert f"Best baselines: Candles: {BEST_IN_WORDS}; Bollinger bands: " in page
     for name, row in leaderboard.items():
         (heading,) = re.findall(rf"<summary>{name}<span (.*?)</span></summary>", page)
         for task, title in TITLES.items():
             verdicts = dict.fromkeys((row[f"{task}_verdict"], row[f"{task}_verdict_against_best"]))
-            assert f"{title}: {spaced(', '.join(verdicts))}" in heading
+            assert f"{title}: {', '.join(verdicts)}" in with_keys(heading)
 
 
 def test_the_figures_of_the_report_are_medians_of_it(
@@ -150,7 +151,7 @@ def test_the_figures_of_the_report_are_medians_of_it(
             assert figure == change(middle)
         # The timeframes have different ones, which the pointer names.
         names = re.findall('<span title="([^"]*)">', card)[-1]
-        assert f"{title}: offset at 15m, last close at 1h" in names
+        assert f"{title}: {BEST_IN_WORDS}" in names
 
 
 def live(
@@ -223,7 +224,7 @@ def test_the_card_and_the_service_say_it(
     run: Path, leaderboard: dict[str, dict[str, str]], metadata: dict[str, Metadata]
 ) -> None:
     card = model_card("someone/models", read_run(run), [*metadata.values()], {})
-    assert "Best baselines: ohlc: " in card
+    assert f"Best baselines: Candles: {BEST_IN_WORDS}; " in card
     folders = {Series.parse(name): run / name for name in NAMES}
     by_series = {Series.parse(name): each for name, each in metadata.items()}
     served = answers.leaderboard(ModelSnapshot("run", None, folders, by_series, {}))["leaderboard"]
@@ -246,6 +247,14 @@ def test_a_part_of_a_run_is_published_with_the_verdicts_of_the_run(
     assert "Candles × offset" not in card
 
 
+def with_keys(text: str) -> str:
+    """Write the keys of baselines for their names in words, the longest first: one begins with another."""
+    titles = {baseline.title: name for name, baseline in BASELINES.items() if baseline.title}
+    for title in sorted(titles, key=len, reverse=True):
+        text = text.replace(title, titles[title])
+    return text
+
+
 def baselines_in(text: str) -> set[str]:
     """Return the baselines that a text names, but for the naive forecast."""
     names = {*BASELINES} - {NAIVE}
@@ -261,10 +270,7 @@ def of_leaderboard(run: Path, metadata: Metadata) -> str:
 def of_report(run: Path, metadata: Metadata) -> str:
     page = (run / REPORT_FILE).read_text("utf-8")
     (heading,) = re.findall(rf"<summary>{metadata.series}<span (.*?)</span></summary>", page)
-    # It writes names of baselines as words.
-    for name in BASELINES:
-        heading = heading.replace(spaced(name), name)
-    return str(heading)
+    return with_keys(heading)
 
 
 def of_readme(run: Path, metadata: Metadata) -> str:
@@ -334,12 +340,9 @@ def test_no_view_names_another_reference_than_the_run_s(run: Path, metadata: dic
 
 def test_the_terminal_names_both(metadata: dict[str, Metadata], capsys: pytest.CaptureFixture[str]) -> None:
     print_leaderboard(RunResults(rank_results(each.result for each in metadata.values())))
-    (line,) = re.findall(r"^Best baselines: (.*)\.$", capsys.readouterr().out, re.MULTILINE)
+    (line,) = re.findall(r"^Best baselines \(× best\): (.*)\.$", capsys.readouterr().out, re.MULTILINE)
     by_task = dict(part.split(": ") for part in line.split("; "))
-    expected = {f"{name} at {timeframe}" for timeframe, name in BEST_AT.items()}
-    assert {task: set(names.split(", ")) for task, names in by_task.items()} == dict.fromkeys(
-        FORECAST, expected
-    )
+    assert by_task == dict.fromkeys(TITLES.values(), BEST_IN_WORDS)
 
 
 def test_the_pictures_draw_the_errors_relative_to_it(

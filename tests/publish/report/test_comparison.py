@@ -372,7 +372,7 @@ def test_a_profile_that_is_a_formula_is_marked_wherever_profiles_are_listed() ->
     for table in (error_table(comparison), cost_table(comparison), ratio_table(comparison)):
         assert table.columns == ["", "range_paths (formula)", "aligned"]
     assert ratio_table(comparison).title == "As multiples of range_paths (formula), within the same repeat"
-    assert re.match(r"range_paths \(formula\) is fitted .* “range paths”\.$", *formula_notes(comparison))
+    assert re.match(r"range_paths \(formula\) is fitted .* “simulated paths”\.$", *formula_notes(comparison))
     assert page.count("range_paths (formula) is fitted") == 1
     assert formula_notes(DRIFTING) == []
     # Programs read the names of the profiles themselves.
