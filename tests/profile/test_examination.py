@@ -144,6 +144,6 @@ def test_ours_are_not_examined() -> None:
 def test_a_length_that_only_real_candles_bring_out_is_refused_with_both(register: Any) -> None:
     register(lambda close: close if len(close) > 3_000 else close[:-3])
     candles = {"open_time": np.arange(10.0), "close": np.arange(1.0, 11.0)}
-    words = "feature mine: its function returns one value for each of the 10 candles; got 7 values"
+    words = "feature mine: .* 10 candles; got 7 values"
     with pytest.raises(DataError, match=words):
         computed_rows(["mine"], candles)

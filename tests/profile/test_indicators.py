@@ -169,7 +169,7 @@ def test_a_sentence_tells_the_numbers_of_its_formula() -> None:
 
 
 def test_an_unknown_column_names_its_nearest_neighbour() -> None:
-    expected = "feature columns: 'volatilty' is no feature; did you mean volatility; got 'close', 'volatilty'"
+    expected = "feature columns: 'volatilty' .* volatility; got 'close', 'volatilty'"
     with pytest.raises(DataError, match=expected):
         check_columns(["close", "volatilty"])
 

@@ -95,7 +95,7 @@ def test_a_neighbour_that_nobody_has_is_named(tmp_path: Path) -> None:
 def test_candles_of_another_time_never_meet_and_the_error_tells_both_times() -> None:
     old = DEMO.candles(BTC, 50, NEWEST_S - 100 * 900)
     span = "; BTCUSDT-15m has 2024-12-30T10:30:00Z to 2024-12-30T22:45:00Z"
-    expected = f"needs candles with the covariates BTCUSDT-15m; got none of 30, .*{span}"
+    expected = f"covariates BTCUSDT-15m; got none of 30, .*{span}"
     with pytest.raises(DataError, match=expected):
         Companions(covariate_inputs(NAMES), in_memory={"BTCUSDT": old}).joined(DEMO.candles(ETH, 30))
 

@@ -121,7 +121,7 @@ def test_numbers_of_16_bits_are_no_prices(frame: pd.DataFrame) -> None:
 
 def test_rows_without_names_are_refused_where_open_and_close_are_swapped(frame: pd.DataFrame) -> None:
     swapped = frame[["open_time", "close", "high", "low", "open", "volume"]]
-    expected = "opens .* from the close before, and closes 0.00% from the open before: open and close swapped"
+    expected = "got opens .*, and closes 0.00% .*: open and close"
     for given in (swapped.to_numpy(), swapped.to_numpy().tolist(), swapped.set_axis(frame.columns, axis=1)):
         with pytest.raises(DataError, match=expected):
             read(given)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -196,8 +197,7 @@ def test_a_collection_that_the_hub_refuses_is_told_and_the_models_are_published(
 ) -> None:
     result = call("publish", make_run(["BTCUSDT-15m"]), "--repo", REPO, "--collection", "x" * 61)
     assert result.exit_code == 5
-    said = f"--collection: the Hub must put {REPO} into the collection; got status 400: "
-    assert said in result.stderr
+    assert re.search(f"error: --collection: .*{REPO}.*; got status 400: ", result.stderr)
     assert "It is published" in result.stderr
     assert tokens.write not in result.stdout + result.stderr
     assert "models/BTCUSDT-15m/model.keras" in hub.files(REPO)
@@ -308,7 +308,7 @@ def test_the_main_job_does_not_publish_when_a_series_failed_and_says_how_to(hub:
     words = ["--source", "files", "--data-dir", tmp_path, "--series", "BTCUSDT-15m", "--runs", runs]
     result = called("run", *words, "--publish", REPO)
     assert result.returncode == 3  # no candles at all
-    said = f"Publish the others with: python -m v8 publish {runs / 'frontier'} --repo {REPO} --partial"
+    said = f": python -m v8 publish {runs / 'frontier'} --repo {REPO} --partial"
     assert result.stderr.splitlines()[-1].endswith(said)
     assert hub.routes == ["whoami"]
 

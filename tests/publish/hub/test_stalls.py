@@ -98,7 +98,7 @@ def test_a_download_of_a_byte_now_and_then_ends(hub: Any, staged: Staged, route:
 def test_trouble_that_lasts_ends_within_the_stated_time(hub: Any, staged: Staged) -> None:
     # How often is tried depends on the machine: a request that is given up after 1 s may end later.
     hub.stall("lfs-put", times=FOR_EVER)
-    ended = r"waits at most 9 s for the Hub; got no answer \(ReadTimeout\), (\d+) times in (\d+) s\."
+    ended = r" 9 s for .*; got no answer \(ReadTimeout\), (\d+) times in (\d+) s\."
     with pytest.raises(PublishError, match=ended) as caught:
         sent(staged, timeout_s=1.0, num_tries=1_001, first_s=0.0, most_s=9.0)
     said = re.search(ended, str(caught.value))

@@ -152,13 +152,9 @@ def test_others_need_a_token_unless_it_is_said_that_they_need_none(
     process = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=120)
     is_reached = host == "0.0.0.0" and token is None
     assert process.returncode == (2 if is_reached and not is_open else 3)  # 3: there is no model
-    refusal = (
-        "error: --host 0.0.0.0: is an address that other machines reach, so whoever asks must show a token; "
-        "got no V8_APP_TOKEN. Set V8_APP_TOKEN to 16 letters or more, or let everybody read with "
-        "--no-token.\n"
-    )
-    assert (process.stderr.endswith(refusal)) == (is_reached and not is_open)
-    warning = "No V8_APP_TOKEN is set: whoever can reach 0.0.0.0 port "
+    is_refused = re.search("error: --host 0.0.0.0: .*; got no V8_APP_TOKEN. .*--no-token.\n$", process.stderr)
+    assert bool(is_refused) == (is_reached and not is_open)
+    warning = "No V8_APP_TOKEN is set: "
     assert (warning in process.stderr) == (is_reached and is_open)
     assert "made-up" not in process.stdout + process.stderr
 

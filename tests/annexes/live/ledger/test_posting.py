@@ -324,9 +324,9 @@ def test_trouble_is_told_once_until_it_is_over(post: Post, monkeypatch: pytest.M
         keep_sending(post.ledger.path, PLACE, Receiver(post.receiver.url), messages.append)
     assert pauses == [1.0, 1.0, 30.0, 1.0, 1.0, 30.0, 30.0, 1.0, 1.0]
     assert len(post.receiver.forecasts) == 2
-    rule = "takes each message with an answer of 2xx; got status 503"
-    fix = f"See what it lacks; {post.outbox.path} keeps the messages until they are taken"
-    assert messages == [f"{post.receiver.url.split('/')[2]}: {rule}. {fix}."] * 2
+    host = post.receiver.url.split("/")[2]
+    assert len(messages) == 2 and messages[0] == messages[1]
+    assert re.match(f"{host}: .*; got status 503. .*{re.escape(str(post.outbox.path))}", messages[0])
 
 
 class OverError(Exception):
