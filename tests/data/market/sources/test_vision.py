@@ -275,14 +275,14 @@ def test_a_zip_that_never_has_its_checksum_is_refused_and_not_kept(
 def test_an_empty_answer_is_no_absent_month(full_archive, open_vision, label):
     """At 4c79749 an empty zip was dropped in silence, and the newest month ended in a traceback."""
     full_archive.files[path_of(label)] = b""
-    with pytest.raises(DataError, match=rf"{label}\.zip: must have the sha256 .*; got another one, \d times"):
+    with pytest.raises(DataError, match=rf"{label}\.zip: .*; got another one, \d times"):
         open_vision().candles(SERIES, 2_000)
 
 
 @pytest.mark.parametrize("label", ["2024-07", "2024-08"])
 def test_a_checksum_without_its_zip_is_an_error_and_not_a_gap(full_archive, open_vision, label):
     del full_archive.files[path_of(label)]
-    with pytest.raises(DataError, match=rf"{label}\.zip: must have the sha256 .*; got no zip, \d times"):
+    with pytest.raises(DataError, match=rf"{label}\.zip: .*; got no zip, \d times"):
         open_vision().candles(SERIES, 2_000)
 
 
@@ -292,7 +292,7 @@ def test_a_zip_whose_checksum_is_absent_is_an_error_wherever_candles_would_be_mi
 ):
     """At 4c79749 it counted as absent: the oldest, a month or day between two, the newest were dropped."""
     del full_archive.files[f"{path_of(label)}.CHECKSUM"]
-    with pytest.raises(DataError, match=rf"{label}\.zip\.CHECKSUM: must exist if .*; got the zip alone"):
+    with pytest.raises(DataError, match=rf"{label}\.zip\.CHECKSUM: .*; got the zip alone"):
         open_vision().candles(SERIES, 10_000)
 
 
