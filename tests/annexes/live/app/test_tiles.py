@@ -134,6 +134,10 @@ def test_a_coin_has_one_price_the_newest_known_one_with_its_time() -> None:
         None,
         None,
     ]
+    # Whose forecast was made from an older close says from which.
+    assert [re.findall(r"forecast from ([\d.]+) at ([\d:]+) UTC", each) for each in tiles] == [
+        [("192.74", "18:00")] if 'data-series="ADAUSDT-1h"' in each else [] for each in tiles
+    ]
     # The change of a day is that of the price, for the order and for alerts, too.
     assert [re.search(r'data-change="([^"]*)"', each)[1] for each in tiles[:2]] == ["0.020000"] * 2
     assert all("+2.00 %" in each for each in tiles[:2])

@@ -329,12 +329,12 @@ class ForecastView:
         return say("Shaded: from low to high; nothing says how often the actual values stay within.")
 
     def _frame_text(self) -> str:
-        """Say what the dotted frame is; empty without a range of prices."""
+        """Say what the dotted frame is, and how the shaded areas differ; empty without a range of prices."""
         if self.issued.price_range is None:
             return ""
         return say(
-            "Dotted frame: 9 of 10 times no price ahead should leave it; "
-            "a shaded area holds for the close of one bar."
+            "Dotted frame: 9 of 10 times no price of any bar ahead should leave it. Shaded: narrower, "
+            "because it holds for the close of one bar alone."
         )
 
     def _table(self) -> Html:

@@ -65,6 +65,7 @@ class Tile:
 
     series: Series
     numbers: TileNumbers | None = None  # None while there is no forecast
+    issued: TileNumbers | None = None  # the same with the close that its forecast was made from
     content: Mapping[str, Html] | None = None  # made once a forecast, because an overview has a thousand
     error: Exception | None = None
 
@@ -139,7 +140,7 @@ def tile_list(snapshot: ModelSnapshot, newest: Mapping[Series, Any], selection: 
     tiles = []
     for series in snapshot.metadata:
         if series in made:
-            tiles.append(Tile(series, numbers[series], made[series].tiles))
+            tiles.append(Tile(series, numbers[series], made[series].numbers, made[series].tiles))
         else:
             tiles.append(Tile(series, error=views.get(series)))
     num_made = len(views)
@@ -197,7 +198,7 @@ def _newest_close(closed_s: int) -> str:
 def _tile(tile: Tile, newest_s: int) -> Html:
     numbers = tile.numbers or TileNumbers()
     if tile.content:
-        content = join([_price(numbers, newest_s), tile.content[chosen()]])
+        content = join([_price(numbers, newest_s, tile.issued or numbers), tile.content[chosen()]])
     elif tile.error:
         content = error_paragraph(answers.public_error_json(tile.error, str(tile.series)))
     else:
@@ -205,8 +206,11 @@ def _tile(tile: Tile, newest_s: int) -> Html:
     return list_item(tile.series, numbers, content)
 
 
-def _price(numbers: TileNumbers, newest_s: int) -> Html:
-    """Return the price with its time, and with the day if that is not the one of the newest close."""
+def _price(numbers: TileNumbers, newest_s: int, issued: TileNumbers) -> Html:
+    """Return the price with its time, and with the day if that is not the one of the newest close.
+
+    The price that the forecast was made from stands behind it where another series knows a newer one.
+    """
     closed = moment(iso(numbers.closed_s))
     day, _, time = closed.partition(" ")
     written = time if moment(iso(newest_s)).startswith(day) else closed
@@ -223,7 +227,11 @@ def _price(numbers: TileNumbers, newest_s: int) -> Html:
         signed_percent(numbers.change),
         class_=f"change {direction_of(numbers.change)}",
     )
-    return element("p", price, change, class_="now")
+    if issued.closed_s == numbers.closed_s:
+        return element("p", price, change, class_="now")
+    time = moment(iso(issued.closed_s)).partition(" ")[2]
+    origin = say("forecast from {price} at {time} UTC", price=issued.price, time=time)
+    return element("p", price, change, element("i", origin, class_="origin"), class_="now")
 
 
 def list_item(series: Series, numbers: TileNumbers, content: Html) -> Html:
