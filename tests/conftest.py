@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # `huggingface_hub` reads them when it is imported, which the tests of any room may be the first to do.
@@ -16,24 +15,21 @@ os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 import hypothesis
-import numpy as np
 import pytest
 from exchange_api import ExchangeApi
 from made_once import made_once, shared_folder
 from skips import SkipCounter
+from tiny_profiles import tiny_profile
 
 from v8.base import plugins
 from v8.base.invocation import for_children, repeated
 from v8.base.registry import own_entries
-from v8.data.features.table import FeatureTable, compute_table
 from v8.data.market.candles import Candles
 from v8.data.market.checks import check_candles
 from v8.data.market.series import Series
 from v8.data.market.sources.source import SOURCES, open_source
-from v8.data.windows.dataset import SeriesData, prepare_series, table_columns
 from v8.model.baselines.baselines import BASELINES
 from v8.profile.families import FAMILIES
-from v8.profile.families.family import TeacherForcingSettings
 from v8.profile.indicators import FEATURES
 from v8.profile.profile import Profile, load_profile
 from v8.profile.tasks import TASKS
@@ -50,87 +46,6 @@ def pytest_configure(config: pytest.Config) -> None:
     # The processes of pytest-xdist hand their reports to the first one.
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(SkipCounter(), "skips")
-
-
-TINY_NETWORKS: dict[str, dict[str, Any]] = {
-    "bilstm_seq2seq": {"encoder_units": (6, 4), "decoder_units": (4,)},
-    "lstm_dense": {"encoder_units": (6, 4), "dense_units": (4,)},
-    "dense_newest": {"dense_units": (6, 4)},
-    "transformer": {"width": 8, "num_heads": 2, "encoder_units": (6,), "decoder_units": (6,)},
-    "gru_attention": {"recurrent_units": (6, 4)},
-    "lstm_attention": {"recurrent_units": (6, 4), "num_heads": 2, "dense_units": (5,)},
-    "lstm_close": {"encoder_units": (6, 4)},
-}
-RANGED_FEATURES = ("open", "high", "low", "close", "range_1", "recent_range", "move_5", "day_sin_1")
-RANGED_FEATURES += ("rolled_middle_1", "rolled_deviation_3")
-
-
-def tiny_profile(
-    family: str = "bilstm_seq2seq",
-    *,
-    dropout: float = 0.0,
-    teacher_forcing: float = 0.0,
-    training: dict[str, Any] | None = None,
-    **changes: Any,
-) -> Profile:
-    """Return the aligned profile shrunk to a network that trains in a moment."""
-    content = load_profile("aligned").model_dump()
-    content |= {"name": "tiny", "newest_bars": 700, "lookback_bars": 20, "horizon_bars": 3}
-    content["calibration"] = "none"
-    content["network"] = {"family": family, "dropout": dropout, **TINY_NETWORKS[family]}
-    if issubclass(FAMILIES[family].settings, TeacherForcingSettings):
-        content["network"]["teacher_forcing"] = teacher_forcing
-    content["training"] |= {"epochs": 3, "learning_rate": 5e-3, "precision": "float32"} | (training or {})
-    return Profile.model_validate(content | changes)
-
-
-def tiny_ranged_profile(family: str = "dense_newest", **changes: Any) -> Profile:
-    """Return a tiny profile whose targets are measured by the recent range; 239 of its bars warm up."""
-    return tiny_profile(
-        family, **{"scaling": "ranged", "features": RANGED_FEATURES, "newest_bars": 940, **changes}
-    )
-
-
-def demo_table(profile: Profile, *, series: str = "BTCUSDT-15m", num_bars: int | None = None) -> FeatureTable:
-    """Return the feature table of a demo series."""
-    candles = open_source("demo").candles(Series.parse(series), num_bars or profile.newest_bars)
-    return compute_table(candles, table_columns(profile))
-
-
-def table_with(table: FeatureTable, **arrays: np.ndarray) -> FeatureTable:
-    """Return a table with some columns (or `segment`) replaced."""
-    segment = arrays.pop("segment", table.segment)
-    changed = {**table.chunks, **{name: (array.astype(np.float32),) for name, array in arrays.items()}}
-    digest = f"{hash(b''.join(run.tobytes() for runs in changed.values() for run in runs)):x}"
-    return FeatureTable(table.series, table.open_time_s, changed, segment, digest)
-
-
-@pytest.fixture(scope="session")
-def make_profile() -> Callable[..., Profile]:
-    return tiny_profile
-
-
-@pytest.fixture(scope="session")
-def make_ranged_profile() -> Callable[..., Profile]:
-    return tiny_ranged_profile
-
-
-@pytest.fixture(scope="session")
-def make_table() -> Callable[..., FeatureTable]:
-    return demo_table
-
-
-@pytest.fixture(scope="session")
-def change_table() -> Callable[..., FeatureTable]:
-    return table_with
-
-
-@pytest.fixture(scope="session")
-def make_data() -> Callable[..., SeriesData]:
-    def make(profile: Profile, **options: Any) -> SeriesData:
-        return prepare_series(demo_table(profile, **options), profile)
-
-    return make
 
 
 HALFWAY = '''"""The close goes half of the way back to the mean of the twenty known ones."""

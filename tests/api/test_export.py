@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from tiny_profiles import tiny_ranged_profile
 from typer.testing import CliRunner, Result
 
 from v8.base.storage import write_json
@@ -225,10 +226,10 @@ SOUND = Series("SOUNDUSDT", "15m")
 
 
 @pytest.fixture(scope="module")
-def leaping_run(make_ranged_profile: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def leaping_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Two series of files; in the test span of one the price leaps three hundredfold within a bar."""
     home = tmp_path_factory.mktemp("leaping")
-    profile = make_ranged_profile(training={"epochs": 1})
+    profile = tiny_ranged_profile(training={"epochs": 1})
     frame = open_source("demo").candles(Series("BTCUSDT", "15m"), profile.newest_bars).to_frame()
     (home / "candles").mkdir()
     frame.to_csv(home / "candles" / f"{SOUND}.csv")

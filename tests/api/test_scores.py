@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from tiny_profiles import tiny_profile
 
 import v8
 from v8.base.errors import ArgumentError, ArtifactError
@@ -37,8 +37,8 @@ class Halfway:
 
 
 @pytest.fixture(scope="module")
-def profile(make_profile: Callable[..., Profile]) -> Profile:
-    return make_profile()
+def profile() -> Profile:
+    return tiny_profile()
 
 
 @pytest.fixture(scope="module")
@@ -62,11 +62,9 @@ def frame_of(data: SeriesData, **methods: np.ndarray[Any, Any]) -> pd.DataFrame:
 
 @pytest.mark.tf
 @pytest.mark.parametrize("scaling", ["anchored", "ranged", "standard"])
-def test_outputs_become_prices_whatever_the_scaling(
-    scaling: str, trained_run: Any, make_profile: Callable[..., Profile]
-) -> None:
-    features = (*make_profile().features, *(["recent_range"] if scaling == "ranged" else []))
-    profile = make_profile(scaling=scaling, features=features)
+def test_outputs_become_prices_whatever_the_scaling(scaling: str, trained_run: Any) -> None:
+    features = (*tiny_profile().features, *(["recent_range"] if scaling == "ranged" else []))
+    profile = tiny_profile(scaling=scaling, features=features)
     table = v8.evaluate(Halfway(1.0), trained_run.candles, profile, series=SERIES).table
     mine = table[table["method"] == "model"]
     assert mine["task"].tolist() == list(profile.tasks)

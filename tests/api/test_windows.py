@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from numpy_batches import span_batches
+from tiny_profiles import tiny_profile
 
 import v8
 from v8.base.errors import ArgumentError, DataError
@@ -24,8 +24,8 @@ from v8.profile.profile import Profile
 
 
 @pytest.fixture
-def profile(make_profile: Callable[..., Profile]) -> Profile:
-    return make_profile()
+def profile() -> Profile:
+    return tiny_profile()
 
 
 def read(dataset: Any) -> tuple[np.ndarray[Any, Any], dict[str, np.ndarray[Any, Any]]]:

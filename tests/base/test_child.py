@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tiny_profiles import tiny_profile
 
 import v8
 from v8.annexes.comparison.measurement import TrainingOptions, TrainingRequest, measure_training
 from v8.base.child import ChildCall, run_in_child, run_in_children, send_message
 from v8.base.errors import ProfileError, StorageError, V8Error
 from v8.data.market.series import Series
-from v8.profile.profile import Profile
 from v8.runs.machine.choices import Measurement, MeasurementRequest, take_measurements
 
 BACKEND: Measurement = {"measure": "backend"}
@@ -23,8 +23,8 @@ MATMUL: Measurement = {"measure": "matmul", "seconds": 0.01, "size": 8}
 
 
 @pytest.fixture(scope="module")
-def request_of_two(make_profile: Callable[..., Profile]) -> MeasurementRequest:
-    return MeasurementRequest(make_profile(), [BACKEND, MATMUL])
+def request_of_two() -> MeasurementRequest:
+    return MeasurementRequest(tiny_profile(), [BACKEND, MATMUL])
 
 
 @pytest.fixture(autouse=True)

@@ -6,12 +6,12 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 from forked import called
+from tiny_profiles import tiny_profile
 
 import v8
 from v8.base import plugins
@@ -61,9 +61,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def run(place: Path, halfway: Path, make_profile: Callable[..., Profile]) -> Path:
+def run(place: Path, halfway: Path) -> Path:
     """A run of two worker processes, evaluated beside the baseline of a plug-in."""
-    profile = make_profile("dense_newest", training={"epochs": 1})
+    profile = tiny_profile("dense_newest", training={"epochs": 1})
     process = called(
         "run", *words_of(profile, place), "--workers", "2", "--plugin", halfway, cwd=place, tf=True
     )

@@ -14,10 +14,11 @@ import keras
 import numpy as np
 import pytest
 from float32_steps import assert_within_steps
+from tiny_profiles import tiny_profile
 
 from v8.model.networks.networks import build_network
 from v8.model.training.probe import keras_network, random_batch
-from v8.profile.profile import Profile, load_profile
+from v8.profile.profile import load_profile
 
 WEIGHTS = {"ohlc": 1e5, "bands": 8e4, "volatility": 3e4}
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -165,13 +166,13 @@ def torch() -> Iterator[Any]:
 @pytest.mark.parametrize("is_time_major", [False, True])
 @pytest.mark.parametrize("family", ["bilstm_seq2seq", "lstm_dense"])
 def test_pytorchs_network_forecasts_and_learns_what_keras_does(
-    family: str, is_time_major: bool, make_profile: Callable[..., Profile], part: Any, torch: Any
+    family: str, is_time_major: bool, part: Any, torch: Any
 ) -> None:
     # Large losses, because epsilon, which the two add to different roots, must not count beside gradients.
     training = {"clip_norm": 1e4, "batch_size": 5}
     tasks = {task: {"weight": weight, "loss": "mae"} for task, weight in WEIGHTS.items()}
     peers = part("torch_peer")
-    profile = make_profile(family, training=training, tasks=tasks)
+    profile = tiny_profile(family, training=training, tasks=tasks)
     network = keras_network(profile, "float32")
     draws = np.random.default_rng(0)
     for weight in network.trainable_variables:  # heads start at zero, which would hide the rest

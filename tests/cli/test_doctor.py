@@ -7,15 +7,14 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from tiny_profiles import tiny_profile
 
 from v8.base.child import ChildCall, run_in_children
-from v8.profile.profile import Profile
 from v8.runs.machine.choices import MeasurementRequest, take_measurements
 from v8.runs.machine.doctor import Findings, ask_driver, failure_of, report_of
 
@@ -23,9 +22,9 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def tiny_file(make_profile: Callable[..., Profile], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     network = {"family": "dense_newest", "dense_units": (4,), "dropout": 0.0}
-    profile = make_profile("dense_newest", network=network, tasks={"ohlc": {"weight": 1.0, "loss": "mae"}})
+    profile = tiny_profile("dense_newest", network=network, tasks={"ohlc": {"weight": 1.0, "loss": "mae"}})
     path = tmp_path_factory.mktemp("profiles") / "tiny.yaml"
     path.write_text(yaml.safe_dump(json.loads(profile.model_dump_json())))
     return path
@@ -145,10 +144,8 @@ def on_gpu(**changes: Any) -> Findings:
     return findings
 
 
-def test_on_a_gpu_the_fastest_format_and_the_faster_fleet_are_recommended(
-    make_profile: Callable[..., Profile],
-) -> None:
-    report = report_of(on_gpu(), make_profile(), 1.0)
+def test_on_a_gpu_the_fastest_format_and_the_faster_fleet_are_recommended() -> None:
+    report = report_of(on_gpu(), tiny_profile(), 1.0)
     flags = {each["flag"]: (each["value"], each["why"]) for each in report["recommended"]}
     # 3,900 / 3,000 and 3,300 / 3,000.
     assert flags["--precision"][0] == "mixed_bfloat16"
@@ -159,12 +156,10 @@ def test_on_a_gpu_the_fastest_format_and_the_faster_fleet_are_recommended(
     assert "60,000 windows/s, 30.0 times the stock layers' 2,000" in report["verdict"]["why"]
 
 
-def test_work_beside_an_idle_gpu_is_misplaced_however_fast(
-    make_profile: Callable[..., Profile],
-) -> None:
+def test_work_beside_an_idle_gpu_is_misplaced_however_fast() -> None:
     findings = on_gpu(backend={"gpus": []}, matmul={"all threads": {"device": "CPU:0", "gflop_per_s": 150.0}})
     findings.workers = [step("ours", 9_000.0, device="CPU:0")]
-    verdict = report_of(findings, make_profile(), 1.0)["verdict"]
+    verdict = report_of(findings, tiny_profile(), 1.0)["verdict"]
     assert (verdict["state"], verdict["device"]) == ("misplaced", "CPU:0")
     assert "lies on CPU:0" in verdict["why"]
 
@@ -178,35 +173,35 @@ def test_work_beside_an_idle_gpu_is_misplaced_however_fast(
     ],
 )
 def test_a_missing_gpu_is_hidden_only_where_the_user_hides_it(
-    make_profile: Callable[..., Profile], monkeypatch: pytest.MonkeyPatch, unused_gpus: str, why: str
+    monkeypatch: pytest.MonkeyPatch, unused_gpus: str, why: str
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")  # as `doctor` itself sets it for processes of a CPU
     driver = {"is_found": False, "why": "nvidia-smi is not on the PATH", "gpus": []}
     findings = on_gpu(driver=driver, backend={"gpus": []}, unused_gpus=unused_gpus)
     findings.workers = [step("ours", 9_000.0, device="CPU:0")]
-    assert f"no GPU was found ({why})" in report_of(findings, make_profile(), 1.0)["verdict"]["why"]
+    assert f"no GPU was found ({why})" in report_of(findings, tiny_profile(), 1.0)["verdict"]["why"]
 
 
-def test_sixteen_bits_that_gain_nothing_are_not_recommended(make_profile: Callable[..., Profile]) -> None:
+def test_sixteen_bits_that_gain_nothing_are_not_recommended() -> None:
     steps = [step("stock", 2_000.0), step("ours", 3_000.0), step("ours", 3_200.0, precision="mixed_float16")]
-    report = report_of(on_gpu(steps=steps), make_profile(), 1.0)
+    report = report_of(on_gpu(steps=steps), tiny_profile(), 1.0)
     # 3,200 / 3,000 = 1.07 is below the 1.1 that 16 bits must bring.
     assert report["recommended"][0]["value"] == "float32"
 
 
 @pytest.mark.process
-def test_a_measuring_process_that_dies_leaves_its_last_words(make_profile: Callable[..., Profile]) -> None:
+def test_a_measuring_process_that_dies_leaves_its_last_words() -> None:
     wanted = [{"measure": "matmul", "seconds": 0.01, "size": 8}, {"measure": "stock", "precision": "float8"}]
-    (answer,) = run_in_children([ChildCall(take_measurements, MeasurementRequest(make_profile(), wanted))])
+    (answer,) = run_in_children([ChildCall(take_measurements, MeasurementRequest(tiny_profile(), wanted))])
     assert [line["size"] for line in answer.values] == [8]
     failure = failure_of(answer, wanted)
     assert failure is not None
     assert failure.startswith("not measured: stock float8; exit code 1, last words: ")
 
 
-def test_training_that_could_not_be_measured_is_incomplete(make_profile: Callable[..., Profile]) -> None:
+def test_training_that_could_not_be_measured_is_incomplete() -> None:
     findings = Findings(H200, num_workers=2, notes=["not measured: ours float32"])
-    verdict = report_of(findings, make_profile(), 1.0)["verdict"]
+    verdict = report_of(findings, tiny_profile(), 1.0)["verdict"]
     assert verdict == {
         "state": "incomplete",
         "device": "nowhere",

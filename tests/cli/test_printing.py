@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tiny_profiles import tiny_profile
 
 from v8.api.progress import ProgressLines
 from v8.base.terminal import print_lines
@@ -66,9 +67,9 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 
 @pytest.fixture
-def make_plan(make_profile: Any, tmp_path: Path) -> Any:
+def make_plan(tmp_path: Path) -> Any:
     def make(*series: Series) -> Plan:
-        return Plan(make_profile(), tmp_path, dict.fromkeys(series, "pending"))
+        return Plan(tiny_profile(), tmp_path, dict.fromkeys(series, "pending"))
 
     return make
 

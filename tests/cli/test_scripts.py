@@ -7,13 +7,12 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from v8.profile.profile import Profile
+from tiny_profiles import tiny_profile
 
 pytestmark = pytest.mark.process
 
@@ -240,11 +239,11 @@ def measured(
 
 @pytest.mark.nightly
 def test_bench_training_lets_every_contender_take_a_turn_where_tensorflow_is_not_installed(
-    make_profile: Callable[..., Profile], tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     # Python reads this file at the start of every process, those that measure included.
     (tmp_path / "sitecustomize.py").write_text("from no_tensorflow import hide_tensorflow; hide_tensorflow()")
-    write_tiny_profile(make_profile, tmp_path)
+    write_tiny_profile(tmp_path)
     words = ["--profile", "tiny.yaml", "--bars", "400", "--seconds", "0.05", "--rounds", "1"]
     words += ["--processes", "1", "--contenders", "stock", "product", "fleet", "--fleet-sizes", "2"]
     parts = REPOSITORY / "tests" / "parts"
@@ -259,19 +258,17 @@ def test_bench_training_lets_every_contender_take_a_turn_where_tensorflow_is_not
     assert set(table["ceiling_windows_per_s"]) == {"float32", "bfloat16"}
 
 
-def write_tiny_profile(make_profile: Callable[..., Profile], folder: Path) -> Path:
+def write_tiny_profile(folder: Path) -> Path:
     network = {"family": "lstm_dense", "encoder_units": (4,), "dense_units": (4,), "dropout": 0.0}
     file = folder / "tiny.yaml"
-    file.write_text(make_profile("lstm_dense", network=network).model_dump_json())  # JSON is YAML
+    file.write_text(tiny_profile("lstm_dense", network=network).model_dump_json())  # JSON is YAML
     return file
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("part", ["frontier", "run", "loops"])
-def test_a_gpu_s_day_can_be_rehearsed_without_one(
-    part: str, make_profile: Callable[..., Profile], tmp_path: Path
-) -> None:
-    words = [part, "--device", "cpu", "--tiny", "--profile", write_tiny_profile(make_profile, tmp_path)]
+def test_a_gpu_s_day_can_be_rehearsed_without_one(part: str, tmp_path: Path) -> None:
+    words = [part, "--device", "cpu", "--tiny", "--profile", write_tiny_profile(tmp_path)]
     process = subprocess.run(
         ["bash", REPOSITORY / "scripts" / "gpu_day", *words, "--out", tmp_path / "found"],
         env={**os.environ, "PYTHON": sys.executable},

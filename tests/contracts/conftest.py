@@ -14,6 +14,7 @@ import pytest
 from float32_steps import assert_same_forecasts
 from keras_3_10 import unknown_keys
 from outputs import write_outputs
+from tiny_profiles import tiny_profile, tiny_ranged_profile
 
 from v8.data.market.candles import Candles
 from v8.data.market.series import Series
@@ -78,13 +79,11 @@ def run_toy() -> Callable[..., ToyRun]:
 
 
 @pytest.fixture
-def run_task(
-    make_profile: Callable[..., Profile], make_ranged_profile: Callable[..., Profile], tmp_path: Path
-) -> Callable[..., ToyRun]:
+def run_task(tmp_path: Path) -> Callable[..., ToyRun]:
     """Train a task next to the candles, in one of both ways to scale; every baseline is evaluated on it."""
 
     def run(task: str, way: str) -> ToyRun:
-        make = make_ranged_profile if way == "ranged" else make_profile
+        make = tiny_ranged_profile if way == "ranged" else tiny_profile
         tasks = {name: {"weight": 1.0, "loss": "mae"} for name in ("ohlc", task)}
         profile = make("dense_newest", tasks=tasks, calibration="ensemble", training={"epochs": 1})
         finished = _run_toy(profile, tmp_path)

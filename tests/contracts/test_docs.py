@@ -23,6 +23,7 @@ from documentation import links, notebooks, pages, reference
 from editions import differences, strange_words
 from forked import called
 from outputs import write_outputs
+from tiny_profiles import demo_data, tiny_profile
 
 import v8
 from v8.base.plugins import load_plugins
@@ -312,11 +313,11 @@ def test_links_that_lead_nowhere_are_named(tmp_path: Path) -> None:
     ]
 
 
-def test_the_baseline_of_the_page_on_things_of_ones_own_works(make_data: Any, make_profile: Any) -> None:
+def test_the_baseline_of_the_page_on_things_of_ones_own_works() -> None:
     blocks = dict(BLOCK.findall((ENGLISH / "how-to/extend.md").read_text("utf-8")))
     try:
         exec(compile(blocks["python"], "halfway.py", "exec"), {})
-        span = make_data(make_profile("dense_newest")).spans["test"]
+        span = demo_data(tiny_profile("dense_newest")).spans["test"]
         forecast = BASELINES["halfway"].fit(span, None)(span)["ohlc"]
         halfway = (span.last_close + span.history_close.mean(axis=1)) / 2
         assert forecast.shape == span.actual["ohlc"].shape

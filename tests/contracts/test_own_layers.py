@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +10,12 @@ import keras
 import numpy as np
 import pytest
 from demo_jobs import demo_jobs
+from tiny_profiles import demo_table, tiny_profile
 
 import v8
-from v8.data.features.table import FeatureTable
 from v8.data.windows.dataset import prepare_series
 from v8.profile.families import FAMILIES
 from v8.profile.families.family import Family, Layers, NetworkSettings, NetworkShape, Units, dense_flop
-from v8.profile.profile import Profile
 from v8.runs.events import Event, Note
 from v8.runs.local import InProcessEngine
 from v8.runs.observers import EventCallback
@@ -62,15 +61,10 @@ def registered() -> Iterator[None]:
 
 
 @pytest.mark.nightly
-def test_series_are_trained_one_by_one_with_a_note(
-    make_profile: Callable[..., Profile],
-    make_table: Callable[..., FeatureTable],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_series_are_trained_one_by_one_with_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("V8_HOME", str(tmp_path / "home"))
     network = {"family": "dense_flat", "units": (5,)}
-    profile = make_profile("lstm_dense", network=network, training={"epochs": 2})
+    profile = tiny_profile("lstm_dense", network=network, training={"epochs": 2})
     events: list[Event] = []
     outcomes = list(
         InProcessEngine(fleet_size=2).train(
@@ -83,6 +77,6 @@ def test_series_are_trained_one_by_one_with_a_note(
     for name in NAMES:
         forecaster = v8.load(tmp_path / "run" / name)
         assert forecaster.about.content["training"]["fleet_size"] == 1
-        data = prepare_series(make_table(profile, series=name), profile)
+        data = prepare_series(demo_table(profile, series=name), profile)
         said = forecaster.forecast(data.spans["test"].raw_windows()[:3])
         assert said["ohlc"].shape == (3, 3, 4) and np.isfinite(said["ohlc"]).all()

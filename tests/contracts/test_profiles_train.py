@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import keras
@@ -10,8 +9,8 @@ import numpy as np
 import pytest
 from keras_3_10 import unknown_keys
 from network_profiles import network_profiles
+from tiny_profiles import demo_table
 
-from v8.data.features.table import FeatureTable
 from v8.data.windows.batches import FleetWindows
 from v8.data.windows.dataset import prepare_series
 from v8.data.windows.span import Span
@@ -25,11 +24,9 @@ pytestmark = [pytest.mark.tf, pytest.mark.nightly]
 
 
 @pytest.mark.parametrize("name", network_profiles())
-def test_g19_a_shipped_profile_takes_its_first_step(
-    name: str, make_table: Callable[..., FeatureTable], tmp_path: Path
-) -> None:
+def test_g19_a_shipped_profile_takes_its_first_step(name: str, tmp_path: Path) -> None:
     profile = load_profile(name)
-    data = prepare_series(make_table(profile, num_bars=1_500), profile)
+    data = prepare_series(demo_table(profile, num_bars=1_500), profile)
     trainer = Trainer(profile)
     state = trainer.first_state([FleetMember(data, seed=1)])
     windows = FleetWindows([data])

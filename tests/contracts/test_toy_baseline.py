@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tiny_profiles import tiny_profile
 
 from v8.data.windows.scaling import Scaling
 from v8.data.windows.span import PastSpan, Span
 from v8.model.baselines.baselines import BASELINES, Baseline, Forecast
 from v8.profile.columns import TASK_OHLC
-from v8.profile.profile import Profile
 
 pytestmark = pytest.mark.tf
 
@@ -41,10 +41,8 @@ def registered() -> Iterator[None]:
 
 @pytest.mark.nightly
 @pytest.mark.usefixtures("registered")
-def test_a_baseline_of_one_file_goes_all_the_way(
-    make_profile: Callable[..., Profile], run_toy: Callable[..., Any], tmp_path: Path
-) -> None:
-    run = run_toy(make_profile("dense_newest", training={"epochs": 1}), tmp_path)
+def test_a_baseline_of_one_file_goes_all_the_way(run_toy: Callable[..., Any], tmp_path: Path) -> None:
+    run = run_toy(tiny_profile("dense_newest", training={"epochs": 1}), tmp_path)
     assert list(run.evaluation["tasks"]["ohlc"]["errors"])[-1] == "halfway"
     assert run.evaluation["tasks"]["ohlc"]["significance"]["halfway"]["num_windows"] > 0
     assert "halfway" not in run.evaluation["tasks"]["bands"]["errors"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,10 @@ from float32_steps import assert_same_forecasts, assert_within_steps
 from keras import ops
 from keras_3_10 import unknown_keys
 from pydantic import Field, ValidationError
+from tiny_profiles import demo_table, tiny_profile
 
 import v8
 from v8.base.errors import ProfileError
-from v8.data.features.table import FeatureTable
 from v8.data.windows.dataset import prepare_series
 from v8.model.networks.cost import training_flop_per_window
 from v8.model.networks.networks import build_network, counterparts
@@ -90,19 +90,19 @@ def registered() -> Iterator[None]:
     del TWINS[keras.layers.GlobalMaxPooling1D]
 
 
-def toy(make_profile: Callable[..., Profile], **changes: Any) -> Profile:
+def toy(**changes: Any) -> Profile:
     network = {"family": "dense_largest", "units": (5, 4), "slope": 0.1, **changes}
-    return make_profile("lstm_dense", network=network, training={"epochs": 2})
+    return tiny_profile("lstm_dense", network=network, training={"epochs": 2})
 
 
-def test_its_profile_is_read_checked_and_written(make_profile: Callable[..., Profile]) -> None:
-    profile = toy(make_profile)
+def test_its_profile_is_read_checked_and_written() -> None:
+    profile = toy()
     written = profile.model_dump(mode="json")["network"]
     assert written == {"family": "dense_largest", "units": [5, 4], "slope": 0.1}
     assert Profile.model_validate_json(profile.model_dump_json()) == profile
-    assert toy(make_profile, slope=0.2).digest != profile.digest
+    assert toy(slope=0.2).digest != profile.digest
     with pytest.raises(ValidationError, match=r"network\.dense_largest\.slope"):
-        toy(make_profile, slope=1.0)
+        toy(slope=1.0)
 
 
 def test_what_is_wrong_in_its_file_is_told_by_its_own_keys(tmp_path: Path) -> None:
@@ -133,15 +133,15 @@ def test_what_is_wrong_in_its_file_is_told_by_its_own_keys(tmp_path: Path) -> No
             load_profile(str(file))
 
 
-def test_its_parameters_and_operations_by_hand(make_profile: Callable[..., Profile]) -> None:
-    profile = toy(make_profile)
+def test_its_parameters_and_operations_by_hand() -> None:
+    profile = toy()
     # 12 features to 5 units to 4: 13 x 5 + 6 x 4 = 89; 7 columns in 3 steps read 4 units: 5 x 21 = 105.
     assert build_network(profile, seed=1).count_params() == 194
     assert training_flop_per_window(profile) == 3 * 2 * (12 * 5 + 5 * 4)
 
 
-def test_a_fleet_of_it_gives_each_network_back(make_profile: Callable[..., Profile]) -> None:
-    networks = [build_network(toy(make_profile), seed=seed) for seed in (1, 2)]
+def test_a_fleet_of_it_gives_each_network_back() -> None:
+    networks = [build_network(toy(), seed=seed) for seed in (1, 2)]
     fleet = fleet_of(networks)
     windows = np.random.default_rng(1).normal(size=(5, 2, 20, 12)).astype(np.float32)
     forecasts = fleet(windows)
@@ -155,19 +155,16 @@ def test_a_fleet_of_it_gives_each_network_back(make_profile: Callable[..., Profi
 @pytest.mark.nightly
 @pytest.mark.process
 def test_it_is_trained_as_a_fleet_saved_and_loaded_by_v8_and_by_plain_keras(
-    make_profile: Callable[..., Profile],
-    make_table: Callable[..., FeatureTable],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("V8_HOME", str(tmp_path / "home"))
-    profile = toy(make_profile)
+    profile = toy()
     outcomes = list(
         InProcessEngine(fleet_size=2).train(demo_jobs(profile, NAMES, tmp_path / "run"), RunObserver())
     )
     assert [outcome.reason for outcome in outcomes] == [None, None]
     for name in NAMES:
-        data = prepare_series(make_table(profile, series=name), profile)
+        data = prepare_series(demo_table(profile, series=name), profile)
         windows = data.spans["test"].raw_windows()[:3]
         assert unknown_keys(tmp_path / "run" / name / "model.keras") == []
         said = v8.load(tmp_path / "run" / name).forecast(windows)

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from tiny_profiles import tiny_profile
 
 from v8.base.errors import ProfileError
 from v8.data.market.candles import Candles
 from v8.data.market.checks import check_candles
 from v8.data.market.series import Series
 from v8.data.market.sources.source import SOURCES, SourceKind, open_source
-from v8.profile.profile import Profile
 
 SERIES = Series.parse("ETHUSDT-1h")
 NUM_BARS = 5_000
@@ -56,10 +56,8 @@ def registered() -> Iterator[None]:
 @pytest.mark.nightly
 @pytest.mark.tf
 @pytest.mark.usefixtures("registered")
-def test_a_source_of_one_file_goes_all_the_way(
-    make_profile: Callable[..., Profile], run_toy: Callable[..., Any], tmp_path: Path
-) -> None:
-    profile = make_profile("dense_newest", training={"epochs": 1})
+def test_a_source_of_one_file_goes_all_the_way(run_toy: Callable[..., Any], tmp_path: Path) -> None:
+    profile = tiny_profile("dense_newest", training={"epochs": 1})
     source = open_source("tide")
     candles = source.candles(SERIES, profile.newest_bars)
     assert (candles.source, len(candles)) == ("tide", profile.newest_bars)

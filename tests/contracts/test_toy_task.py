@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tiny_profiles import tiny_profile
 
-from v8.profile.profile import Profile
 from v8.profile.tasks import TASKS, UNITLESS, Closes, Task
 
 
@@ -49,6 +49,6 @@ def test_a_task_of_one_file_goes_all_the_way(run_task: Callable[..., Any], way: 
     assert (run.plain["width"] > 0).all()
 
 
-def test_without_its_file_nobody_knows_it(make_profile: Callable[..., Profile]) -> None:
+def test_without_its_file_nobody_knows_it() -> None:
     with pytest.raises(ValueError, match=r"'width' is no task, .*range, ohlc, bands, volatility"):
-        make_profile(tasks={name: {"weight": 1.0, "loss": "mae"} for name in ("ohlc", "width")})
+        tiny_profile(tasks={name: {"weight": 1.0, "loss": "mae"} for name in ("ohlc", "width")})

@@ -8,14 +8,13 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from deaf import DEAF
-
-from v8.profile.profile import Profile
+from tiny_profiles import tiny_profile
 
 pytestmark = pytest.mark.process
 
@@ -133,9 +132,9 @@ def test_a_run_that_compiles_ends(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_workers_end_with_their_run(tmp_path: Path, make_profile: Callable[..., Profile]) -> None:
+def test_workers_end_with_their_run(tmp_path: Path) -> None:
     """Its network is compiled in seconds, and would be trained for hours."""
-    profile = make_profile(training={"epochs": 100_000})
+    profile = tiny_profile(training={"epochs": 100_000})
     (tmp_path / "tiny.yaml").write_text(profile.model_dump_json())  # JSON is YAML
     two = ("--series", "BTCUSDT-15m", "--series", "ETHUSDT-1h", "--workers", "2")
     process = start(tmp_path, "run", "--profile", "tiny.yaml", "--source", "demo", *two)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_profiles import tiny_profile
 
 from v8.base.errors import ArtifactError, DataError, ProfileError, StorageError
 from v8.base.storage import FolderLock, digest_file, write_json
@@ -28,8 +29,8 @@ def started(profile: Profile) -> RunRecord:
 
 
 @pytest.fixture
-def begun(make_profile: Any) -> RunRecord:
-    return started(make_profile())
+def begun() -> RunRecord:
+    return started(tiny_profile())
 
 
 def test_a_run_is_continued_with_the_states_it_had(tmp_path: Path, begun: RunRecord) -> None:
@@ -64,12 +65,10 @@ def test_other_candles_than_the_pinned_ones_are_refused(tmp_path: Path, begun: R
             folder.pin(BTC, replace(PIN, digest="b" * 64))
 
 
-def test_another_profile_is_refused_and_its_keys_named(
-    tmp_path: Path, begun: RunRecord, make_profile: Any
-) -> None:
+def test_another_profile_is_refused_and_its_keys_named(tmp_path: Path, begun: RunRecord) -> None:
     with RunFolder(tmp_path / "tiny", begun) as folder:
         folder.set_state(BTC, status="done")
-    other = started(make_profile().with_budget(newest_bars=800))
+    other = started(tiny_profile().with_budget(newest_bars=800))
     with pytest.raises(ProfileError, match=r"other values: newest_bars 700 -> 800\. .*--fresh"):
         RunFolder(tmp_path / "tiny", other)
 
@@ -95,14 +94,14 @@ def test_a_run_does_not_start_where_something_else_lies(tmp_path: Path, begun: R
 
 @pytest.mark.parametrize("left", [None, "error.txt", ".model.999999999.0123abcd.keras"])
 def test_a_run_of_which_nothing_is_finished_or_in_training_begins_anew(
-    tmp_path: Path, begun: RunRecord, make_profile: Any, left: str | None
+    tmp_path: Path, begun: RunRecord, left: str | None
 ) -> None:
     with RunFolder(tmp_path / "tiny", begun) as folder:
         folder.pin(BTC, PIN)
         folder.set_state(BTC, status="failed", reason="too few candles")
     if left:
         write_json(tmp_path / "tiny" / str(BTC) / left, {})
-    other = started(make_profile().with_budget(newest_bars=800))
+    other = started(tiny_profile().with_budget(newest_bars=800))
     with RunFolder(tmp_path / "tiny", other) as folder:
         assert str(folder.note).startswith(f"{folder.path}: nothing of this run ")
         assert folder.state(BTC) == SeriesState()
@@ -111,13 +110,13 @@ def test_a_run_of_which_nothing_is_finished_or_in_training_begins_anew(
 
 @pytest.mark.parametrize("left", [".training/checkpoint.npz", "model.keras", "notes of the user.md"])
 def test_a_run_with_a_checkpoint_or_any_other_file_does_not_begin_anew(
-    tmp_path: Path, begun: RunRecord, make_profile: Any, left: str
+    tmp_path: Path, begun: RunRecord, left: str
 ) -> None:
     with RunFolder(tmp_path / "tiny", begun) as folder:
         folder.set_state(BTC, status="pending")
     write_json(tmp_path / "tiny" / str(BTC) / left, {})
     with pytest.raises(ProfileError, match=r"other values: newest_bars 700 -> 800\. .*--fresh"):
-        RunFolder(tmp_path / "tiny", started(make_profile().with_budget(newest_bars=800)))
+        RunFolder(tmp_path / "tiny", started(tiny_profile().with_budget(newest_bars=800)))
 
 
 def test_a_run_that_cannot_be_written_is_opened_but_not_changed(tmp_path: Path, begun: RunRecord) -> None:
@@ -228,10 +227,8 @@ def test_a_profile_that_was_edited_under_its_old_digest_is_refused(tmp_path: Pat
         read_run(tmp_path)
 
 
-def test_a_profile_recorded_before_later_keys_came_is_the_one_of_its_digest(
-    tmp_path: Path, make_profile: Any
-) -> None:
-    record = started(make_profile(description="Two lines\n  and blanks\t."))
+def test_a_profile_recorded_before_later_keys_came_is_the_one_of_its_digest(tmp_path: Path) -> None:
+    record = started(tiny_profile(description="Two lines\n  and blanks\t."))
     content = asdict(record)
     later = {"optimizer", "weight_decay", "schedule", "warmup_epochs", "gradient_clip", "cpu_batch_size"}
     later |= {"gradient_accumulation", "checkpoint_activations"}
@@ -262,10 +259,8 @@ def test_a_folder_that_is_no_run_is_neither_continued_nor_used(tmp_path: Path) -
     assert locate_run(tmp_path, "tiny", is_fresh=True).name == "tiny-3"
 
 
-def test_runs_of_a_profile_whose_name_ends_in_a_number_are_not_taken_over(
-    tmp_path: Path, make_profile: Any
-) -> None:
-    with RunFolder(tmp_path / "tiny-2", started(make_profile(name="tiny-2"))):
+def test_runs_of_a_profile_whose_name_ends_in_a_number_are_not_taken_over(tmp_path: Path) -> None:
+    with RunFolder(tmp_path / "tiny-2", started(tiny_profile(name="tiny-2"))):
         pass
     assert locate_run(tmp_path, "tiny", is_fresh=False).name == "tiny"
 

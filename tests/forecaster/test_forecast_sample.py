@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tiny_profiles import demo_data, demo_table, table_with, tiny_profile
 
 from v8.base.errors import ArtifactError
 from v8.base.storage import write_json
@@ -26,8 +27,8 @@ def forecast_of(data: SeriesData) -> dict[str, np.ndarray]:
 
 
 @pytest.fixture(scope="module")
-def data(make_profile: Callable[..., Any], make_data: Callable[..., SeriesData]) -> SeriesData:
-    return make_data(make_profile(newest_bars=1_200))
+def data() -> SeriesData:
+    return demo_data(tiny_profile(newest_bars=1_200))
 
 
 @pytest.fixture(scope="module")
@@ -67,26 +68,20 @@ def test_each_forecast_is_the_one_that_was_issued_after_its_row(
         assert steps == pytest.approx(window + np.arange(1, data.profile.horizon_bars + 1) / 100)
 
 
-def test_one_step_ahead_gives_a_forecast_for_every_bar(
-    make_profile: Callable[..., Any], make_data: Callable[..., SeriesData]
-) -> None:
-    data = make_data(make_profile("lstm_dense", horizon_bars=1, newest_bars=1_200))
+def test_one_step_ahead_gives_a_forecast_for_every_bar() -> None:
+    data = demo_data(tiny_profile("lstm_dense", horizon_bars=1, newest_bars=1_200))
     sample = sample_forecasts(data, forecast_of(data))
     assert [one.last_known for one in sample.issued] == list(range(19, SAMPLE_BARS - 1))
 
 
-def test_no_forecast_reaches_across_a_hole(
-    make_profile: Callable[..., Any],
-    make_table: Callable[..., Any],
-    change_table: Callable[..., Any],
-) -> None:
+def test_no_forecast_reaches_across_a_hole() -> None:
     from v8.data.windows.dataset import prepare_series
 
-    profile = make_profile()
-    table = make_table(profile)
+    profile = tiny_profile()
+    table = demo_table(profile)
     segment = np.zeros(len(table.open_time_s), np.int32)
     segment[-30:] = 1  # a hole thirty rows before the end
-    data = prepare_series(change_table(table, segment=segment), profile)
+    data = prepare_series(table_with(table, segment=segment), profile)
     sample = sample_forecasts(data, forecast_of(data))
     hole = len(sample.open_time_s) - 30
     for one in sample.issued:

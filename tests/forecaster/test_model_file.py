@@ -18,12 +18,12 @@ import keras
 import numpy as np
 import pytest
 from keras.src.backend.common import global_state
+from tiny_profiles import demo_data, tiny_profile
 
 from v8.base.errors import ArtifactError
 from v8.forecaster.model_file import KERAS_MEMBERS, check_keras_file, load_keras_model, require_made_for
 from v8.model.networks.networks import build_network
 from v8.model.networks.serving import build_serving
-from v8.profile.profile import Profile
 
 MEMBERS = sorted(KERAS_MEMBERS)
 
@@ -57,10 +57,8 @@ def test_a_stock_model_passes(plain: Path) -> None:
 @pytest.mark.tf
 @pytest.mark.parametrize("family", ["bilstm_seq2seq", "lstm_dense"])
 @pytest.mark.parametrize("way", ["anchored", "standard"])
-def test_what_v8_saves_passes(
-    family: str, way: str, tmp_path: Path, make_profile: Callable[..., Profile], make_data: Any
-) -> None:
-    data = make_data(make_profile(family, scaling=way, dropout=0.2))
+def test_what_v8_saves_passes(family: str, way: str, tmp_path: Path) -> None:
+    data = demo_data(tiny_profile(family, scaling=way, dropout=0.2))
     model, _ = build_serving(data.profile, data.scaling, build_network(data.profile, seed=1))
     model.save(tmp_path / "m.keras")
     check_keras_file(tmp_path / "m.keras")

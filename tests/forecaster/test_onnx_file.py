@@ -19,6 +19,7 @@ import pytest
 from float32_steps import assert_same_forecasts, assert_same_frames, assert_within_steps
 from onnx import TensorProto, helper, numpy_helper
 from onnx_models import TINY_SHAPES, tiny_model
+from tiny_profiles import demo_data, tiny_profile
 from typer.testing import CliRunner, Result
 
 from v8.base.arrays import MAX_STEPS
@@ -38,7 +39,7 @@ from v8.model.networks.published import forecast_windows, save_portable
 from v8.model.networks.serving import ServingGraph, ServingModel
 from v8.model.training.formula import FormulaTrainer
 from v8.model.training.trainer import FleetMember
-from v8.profile.profile import Profile, load_profile, profile_names
+from v8.profile.profile import load_profile, profile_names
 from v8.runs.stages import calibrate
 
 SERIES = "BTCUSDT-15m"
@@ -216,10 +217,10 @@ def test_nothing_is_copied_of_a_model_that_is_not_converted(
     assert not out.exists()
 
 
-def published(name: str, make_data: Callable[..., SeriesData]) -> tuple[Any, SeriesData]:
+def published(name: str) -> tuple[Any, SeriesData]:
     """Return a published Keras model of a profile with random weights, and its data."""
     profile = load_profile(name)
-    data = make_data(profile, num_bars=2_200)
+    data = demo_data(profile, num_bars=2_200)
     if profile.family.is_formula:
         trainer = FormulaTrainer(profile)
         member = FleetMember(data=data, seed=1, checkpoint=Path("unused"), on_epoch=lambda record: None)
@@ -236,8 +237,8 @@ def published(name: str, make_data: Callable[..., SeriesData]) -> tuple[Any, Ser
     return model.keras_model, data
 
 
-def require_parity(name: str, make_data: Callable[..., SeriesData], tmp_path: Path) -> None:
-    model, data = published(name, make_data)
+def require_parity(name: str, tmp_path: Path) -> None:
+    model, data = published(name)
     span = data.spans["test"]
     windows = span.raw_windows()[:100]
     file = tmp_path / "model.onnx"
@@ -265,28 +266,22 @@ def require_parity(name: str, make_data: Callable[..., SeriesData], tmp_path: Pa
 
 
 @pytest.mark.tf
-def test_quantiles_and_paths_of_frontier_are_those_of_keras(
-    make_data: Callable[..., SeriesData], tmp_path: Path
-) -> None:
-    require_parity("frontier", make_data, tmp_path)
+def test_quantiles_and_paths_of_frontier_are_those_of_keras(tmp_path: Path) -> None:
+    require_parity("frontier", tmp_path)
 
 
 @pytest.mark.tf
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", sorted({*profile_names()} - {"frontier"}))
-def test_every_shipped_profile_is_converted(
-    name: str, make_data: Callable[..., SeriesData], tmp_path: Path
-) -> None:
-    require_parity(name, make_data, tmp_path)
+def test_every_shipped_profile_is_converted(name: str, tmp_path: Path) -> None:
+    require_parity(name, tmp_path)
 
 
 @pytest.mark.tf
 @pytest.mark.parametrize("task", ["ohlc", "volatility"])
-def test_a_file_that_differs_is_never_written(
-    task: str, make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData], tmp_path: Path
-) -> None:
+def test_a_file_that_differs_is_never_written(task: str, tmp_path: Path) -> None:
     """Whichever output has no number: the last of several, too."""
-    span = make_data(make_profile()).spans["test"]
+    span = demo_data(tiny_profile()).spans["test"]
     window = keras.Input(span.raw_windows().shape[1:], name="window")
     means = keras.ops.mean(window, axis=1, keepdims=True)
     outputs = {"ohlc": means, "volatility": means} | {task: keras.ops.log(0.0 * means - 1.0)}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from float32_steps import assert_same_frames
+from tiny_profiles import tiny_ranged_profile
 from typer.testing import CliRunner, Result
 
 import v8
@@ -28,7 +28,6 @@ from v8.forecaster.forecaster import Forecaster, checked_candles
 from v8.forecaster.metadata import read_metadata
 from v8.forecaster.pooled import PooledForecaster
 from v8.model.baselines.ranges import drawn_paths, fit_formulas
-from v8.profile.profile import Profile
 from v8.publish.hub.opening import open_place
 from v8.publish.report.card import model_card
 from v8.publish.report.series_section import series_body
@@ -44,12 +43,10 @@ OHLC = ["open", "high", "low", "close"]
 
 
 @pytest.fixture(scope="module")
-def made(
-    tmp_path_factory: pytest.TempPathFactory, make_ranged_profile: Callable[..., Profile]
-) -> SimpleNamespace:
+def made(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     """A run of two series with quantiles and paths, and candles of three."""
     home = tmp_path_factory.mktemp("paths")
-    profile = make_ranged_profile(quantiles=LEVELS, calibration="ensemble", training={"epochs": 1})
+    profile = tiny_ranged_profile(quantiles=LEVELS, calibration="ensemble", training={"epochs": 1})
     (home / "candles").mkdir()
     for name in (*TEACHER_FORCED, NEWCOMER):
         candles = open_source("demo").candles(Series.parse(name), profile.newest_bars)

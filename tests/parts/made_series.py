@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from tiny_profiles import tiny_profile
 
 from v8.data.features.table import FeatureTable
 from v8.data.market.series import Series
@@ -97,14 +98,14 @@ SeriesMaker = Callable[..., MadeSeries]
 
 
 @pytest.fixture(scope="session")
-def profile_of(make_profile: Callable[..., Profile]) -> Callable[[tuple[str, ...], int], Profile]:
+def profile_of() -> Callable[[tuple[str, ...], int], Profile]:
     """Return a maker of profiles with some tasks and a horizon; the same one when asked again."""
     made: dict[tuple[Any, ...], Profile] = {}
 
     def make(tasks: tuple[str, ...], horizon_bars: int) -> Profile:
         if (tasks, horizon_bars) not in made:
             settings = {task: {"weight": 1.0, "loss": "mae"} for task in tasks}
-            made[tasks, horizon_bars] = make_profile(tasks=settings, horizon_bars=horizon_bars)
+            made[tasks, horizon_bars] = tiny_profile(tasks=settings, horizon_bars=horizon_bars)
         return made[tasks, horizon_bars]
 
     return make

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
 import pytest
 from float32_steps import assert_same_forecasts
+from tiny_profiles import demo_data, table_with, tiny_profile
 
 from v8.base.arrays import MAX_STEPS, float32_step
 from v8.base.errors import ArtifactError
@@ -24,7 +23,6 @@ from v8.model.networks.networks import build_network
 from v8.model.networks.published import forecast_windows
 from v8.model.networks.serving import ServingGraph, ServingModel, build_serving
 from v8.profile.columns import TASK_OHLC
-from v8.profile.profile import Profile
 from v8.profile.tasks import TASKS
 from v8.runs.stages import calibrate
 
@@ -49,26 +47,22 @@ def serving_model(data: SeriesData, network: keras.Model) -> ServingModel:
 
 
 @pytest.fixture
-def data(make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]) -> SeriesData:
-    return make_data(make_profile(calibration="ensemble", newest_bars=1_000))
+def data() -> SeriesData:
+    return demo_data(tiny_profile(calibration="ensemble", newest_bars=1_000))
 
 
-def test_the_test_span_is_not_read(
-    data: SeriesData, make_profile: Callable[..., Profile], change_table: Callable[..., Any]
-) -> None:
+def test_the_test_span_is_not_read(data: SeriesData) -> None:
     first_test_row = data.split["test"][0]
     columns = {name: data.table.column(name).copy() for name in data.table.columns}
     for values in columns.values():
         values[first_test_row:] *= 1.1
-    other = prepare_series(change_table(data.table, **columns), data.profile)
+    other = prepare_series(table_with(data.table, **columns), data.profile)
     factors = [calibrate(serving_model(one, opinionated_network(one)), one) for one in (data, other)]
     assert factors[0] == factors[1]
 
 
-def test_without_calibration_the_model_has_no_such_layer_and_stays_as_it_is(
-    make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
-) -> None:
-    data = make_data(make_profile(calibration="none"))
+def test_without_calibration_the_model_has_no_such_layer_and_stays_as_it_is() -> None:
+    data = demo_data(tiny_profile(calibration="none"))
     graph = ServingGraph(data.profile, data.scaling, opinionated_network(data))
     weights = [np.asarray(weight) for weight in graph.network.trainable_variables]
     model = ServingModel(graph, data.scaling, weights)
@@ -80,12 +74,10 @@ def test_without_calibration_the_model_has_no_such_layer_and_stays_as_it_is(
         np.testing.assert_array_equal(values, before[task])
 
 
-def test_before_it_is_calibrated_a_model_says_what_its_network_says(
-    make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
-) -> None:
+def test_before_it_is_calibrated_a_model_says_what_its_network_says() -> None:
     served = []
     for kind in ("ensemble", "none"):
-        data = make_data(make_profile(calibration=kind))
+        data = demo_data(tiny_profile(calibration=kind))
         model = build_serving(data.profile, data.scaling, opinionated_network(data))[0]
         served.append(model(Span(data.table, data.profile, data.anchors["test"][:16]).raw_windows()))
     for task, values in served[0].items():
@@ -118,13 +110,9 @@ def test_the_next_series_does_not_inherit_an_ensemble(data: SeriesData) -> None:
 @pytest.mark.parametrize("scaling", ["anchored", "standard"])
 @pytest.mark.parametrize("member", ["regression", "paths"])
 def test_the_published_model_computes_the_formulas_of_an_ensemble(
-    make_profile: Callable[..., Profile],
-    make_data: Callable[..., SeriesData],
-    tmp_path: Path,
-    scaling: str,
-    member: str,
+    tmp_path: Path, scaling: str, member: str
 ) -> None:
-    data = make_data(make_profile("dense_newest", scaling=scaling, calibration="ensemble"))
+    data = demo_data(tiny_profile("dense_newest", scaling=scaling, calibration="ensemble"))
     model = serving_model(data, opinionated_network(data))
     span = data.spans["test"]
     ensemble = fit_formulas(data.spans["train"])
@@ -143,10 +131,8 @@ def test_the_published_model_computes_the_formulas_of_an_ensemble(
         assert np.max(np.abs(outputs[name] - values) / unit) < 3e-5
 
 
-def test_an_ensemble_is_folded_in_with_the_shares_that_are_told(
-    make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
-) -> None:
-    data = make_data(make_profile("dense_newest", calibration="ensemble"))
+def test_an_ensemble_is_folded_in_with_the_shares_that_are_told() -> None:
+    data = demo_data(tiny_profile("dense_newest", calibration="ensemble"))
     model = serving_model(data, opinionated_network(data))
     before = model.forecast_all(data.spans["test"].raw_windows()).points
     shrinkage = calibrate(model, data)
@@ -167,11 +153,9 @@ def test_an_ensemble_is_folded_in_with_the_shares_that_are_told(
 
 
 @pytest.mark.parametrize("levels", [(), (0.1, 0.5, 0.9)])
-def test_what_is_evaluated_is_what_the_published_model_says(
-    make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData], levels: tuple[float, ...]
-) -> None:
+def test_what_is_evaluated_is_what_the_published_model_says(levels: tuple[float, ...]) -> None:
     """Numpy walks the paths of a span; the graph that is published walks those of every window again."""
-    data = make_data(make_profile("dense_newest", calibration="ensemble", quantiles=levels))
+    data = demo_data(tiny_profile("dense_newest", calibration="ensemble", quantiles=levels))
     model = serving_model(data, opinionated_network(data))
     span = data.spans["test"]
     alone = model.forecast_span(span).points
@@ -188,9 +172,9 @@ def test_what_is_evaluated_is_what_the_published_model_says(
 
 
 @pytest.mark.parametrize("tick", [1e-4, 1e-5, 1e-6])
-def test_a_stable_coin_has_a_model(tick: float, make_profile: Callable[..., Profile]) -> None:
+def test_a_stable_coin_has_a_model(tick: float) -> None:
     """Its volatility is about a tick, and a step of float32 at its price of 1 is 1e-7."""
-    profile = make_profile("dense_newest", calibration="ensemble", quantiles=(0.1, 0.5, 0.9), newest_bars=900)
+    profile = tiny_profile("dense_newest", calibration="ensemble", quantiles=(0.1, 0.5, 0.9), newest_bars=900)
     random = np.random.default_rng(1)
     ticks = random.integers(-1, 2, (profile.newest_bars, 3)) * (random.random((profile.newest_bars, 3)) < 0.3)
     opened_and_closed = ticks[:, :2]

@@ -20,6 +20,7 @@ from evaluating import evaluate_arrays
 from full_disk import file_limit, fill, make_read_only, small_disk
 from outputs import write_outputs
 from run_doubles import EngineOf, Recorder
+from tiny_profiles import tiny_profile
 
 from v8.base.errors import DataError, StorageError
 from v8.base.storage import digest_file, write_json, write_text
@@ -141,8 +142,8 @@ def hollow_metadata(job: Job, model_sha256: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def plan(make_profile: Any, tmp_path: Path) -> Plan:
-    return make_plan(make_profile(), [ONE, TWO], tmp_path / "tiny")
+def plan(tmp_path: Path) -> Plan:
+    return make_plan(tiny_profile(), [ONE, TWO], tmp_path / "tiny")
 
 
 def opened(plan: Plan) -> RunFolder:
@@ -533,11 +534,11 @@ def test_candles_that_have_come_since_are_told_of(plan: Plan, capsys: pytest.Cap
 
 
 def test_a_run_keeps_the_batches_of_the_device_that_it_began_on(
-    make_profile: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")  # a machine without a GPU
     training = {"batch_size": 16, "gradient_accumulation": 2, "cpu_batch_size": 4}
-    profile = make_profile(training=training)
+    profile = tiny_profile(training=training)
     found = []
     for name, begun_on_gpu in (("here", False), ("elsewhere", True)):
         plan = make_plan(profile, [ONE], tmp_path / name)
@@ -558,12 +559,12 @@ def test_a_run_keeps_the_batches_of_the_device_that_it_began_on(
 
 
 def test_who_continues_a_run_compiles_loops_as_it_was_begun(
-    make_profile: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though this machine would choose otherwise."""
     for name, begun in (("whole", "whole_of_16"), ("short", None)):
         monkeypatch.setenv("XLA_FLAGS", TASK_PER_OPERATION)
-        plan = make_plan(make_profile(), [ONE], tmp_path / name)
+        plan = make_plan(tiny_profile(), [ONE], tmp_path / name)
         with opened(plan) as folder:
             if begun:
                 folder.choose_once("loops", lambda: "whole_of_16")

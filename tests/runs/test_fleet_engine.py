@@ -13,6 +13,7 @@ import keras
 import numpy as np
 import pytest
 from float32_steps import assert_within_steps
+from tiny_profiles import tiny_profile
 
 from v8.base.errors import DivergedError
 from v8.data.market.series import Series
@@ -50,9 +51,9 @@ def one_trainer() -> OneTrainer:
 
 
 @pytest.fixture(scope="module")
-def profile(make_profile: Callable[..., Profile]) -> Profile:
+def profile() -> Profile:
     network = {"family": "lstm_dense", "encoder_units": (4,), "dense_units": (4,), "dropout": 0.0}
-    return make_profile("lstm_dense", network=network, training={"epochs": 2, "batch_size": 32})
+    return tiny_profile("lstm_dense", network=network, training={"epochs": 2, "batch_size": 32})
 
 
 @pytest.fixture

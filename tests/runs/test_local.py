@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import keras
 import numpy as np
 import pytest
+from tiny_profiles import demo_data, tiny_profile
 
 from v8.annexes.ray import cluster
 from v8.base.errors import DivergedError
@@ -20,7 +21,6 @@ from v8.base.resources import resource_scope
 from v8.data.features.store import FeatureStore
 from v8.data.market.series import Series
 from v8.data.market.sources.demo import DemoSource
-from v8.data.windows.dataset import SeriesData
 from v8.forecaster.metadata import TrainingInfo, read_metadata
 from v8.model.networks.serving import ServingGraph
 from v8.model.training.trainer import FleetMember, Trainer
@@ -57,8 +57,8 @@ class Pipelines:
 
 
 @pytest.fixture(scope="module")
-def made(make_profile: Callable[..., Profile], tmp_path_factory: pytest.TempPathFactory) -> Pipelines:
-    profile = make_profile(
+def made(tmp_path_factory: pytest.TempPathFactory) -> Pipelines:
+    profile = tiny_profile(
         "lstm_dense",
         newest_bars=400,
         features=("open", "high", "low", "close"),
@@ -96,7 +96,7 @@ def make_job(profile: Profile, name: str, folder: Path) -> Job:
 
 
 @pytest.mark.nightly
-def test_runs_of_one_block_share_their_programs(make_profile: Callable[..., Profile], tmp_path: Path) -> None:
+def test_runs_of_one_block_share_their_programs(tmp_path: Path) -> None:
     checks: list[Callable[[], None]] = []
 
     class Refusing:
@@ -109,7 +109,7 @@ def test_runs_of_one_block_share_their_programs(make_profile: Callable[..., Prof
         checks.append(options["check_interrupt"])
         return Refusing()
 
-    job = make_job(make_profile("dense_newest"), FIRST, tmp_path)
+    job = make_job(tiny_profile("dense_newest"), FIRST, tmp_path)
     heard = [list[Any](), list[Any]()]
     store = FeatureStore(tmp_path / "features")
     engine = InProcessEngine(trainer_factory=make_trainer, store=store)
@@ -193,11 +193,7 @@ def test_its_calibration_evaluation_and_forecasts_are_those_it_has_alone(made: P
 
 
 @pytest.mark.nightly
-def test_all_series_are_evaluated_by_one_model_that_is_traced_once(
-    make_profile: Callable[..., Profile],
-    make_data: Callable[..., SeriesData],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_all_series_are_evaluated_by_one_model_that_is_traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[ServingGraph] = []
 
     class Counted(ServingGraph):
@@ -206,13 +202,13 @@ def test_all_series_are_evaluated_by_one_model_that_is_traced_once(
             built.append(self)
 
     monkeypatch.setattr("v8.model.training.trainer.ServingGraph", Counted)
-    profile = make_profile(calibration="ensemble")
+    profile = tiny_profile(calibration="ensemble")
     trainer = Trainer(profile)
     models = []
     before = []
     weights = [np.asarray(weight) for weight in trainer.network.trainable_variables]
     for name in (FIRST, SECOND, "XRPUSDT-1h"):
-        data = make_data(profile, series=name)
+        data = demo_data(profile, series=name)
         models.append(trainer.serving_model(data, weights))
         calibrate(models[-1], data)
         windows = data.spans["test"].raw_windows()

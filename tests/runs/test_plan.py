@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tiny_profiles import demo_data, tiny_profile
 
 from v8.base.errors import DataError
 from v8.data.market.series import Series, load_universe
@@ -18,37 +18,37 @@ BTC = Series("BTCUSDT", "15m")
 
 
 def test_every_series_of_the_universe_has_a_seed_of_its_own_that_selection_does_not_change(
-    make_profile: Any, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
-    profile = make_profile(seed=100)
+    profile = tiny_profile(seed=100)
     whole = make_plan(profile, load_universe(), tmp_path / "none")
     assert [series_seed(profile, one) for one in whole.series] == list(range(100, 140))
     alone = make_plan(profile, [Series("LUNAUSDT", "1h")], tmp_path / "none")
     assert [series_seed(profile, one) for one in alone.series] == [139]
 
 
-def test_a_series_outside_the_universe_has_a_seed_by_its_name(make_profile: Any) -> None:
-    profile = make_profile(seed=100)
+def test_a_series_outside_the_universe_has_a_seed_by_its_name() -> None:
+    profile = tiny_profile(seed=100)
     seeds = {series_seed(profile, Series(name, "5m")) for name in ("BTCUSDT", "ETHUSDT", "TRXUSDT")}
     assert len(seeds) == 3
     assert min(seeds) >= 140
     assert seeds == {series_seed(profile, Series(name, "5m")) for name in ("TRXUSDT", "ETHUSDT", "BTCUSDT")}
 
 
-def test_the_largest_seed_stays_in_range(make_profile: Any) -> None:
+def test_the_largest_seed_stays_in_range() -> None:
     # 2**31 - 1 plus place 1 of the universe wraps to 0.
-    assert series_seed(make_profile(seed=2**31 - 1), Series("BTCUSDT", "1h")) == 0
+    assert series_seed(tiny_profile(seed=2**31 - 1), Series("BTCUSDT", "1h")) == 0
 
 
-def test_windows_are_counted_as_the_split_does(make_profile: Any, make_data: Any) -> None:
-    profile = make_profile()
-    data = make_data(profile)
+def test_windows_are_counted_as_the_split_does() -> None:
+    profile = tiny_profile()
+    data = demo_data(profile)
     spans = ("train", "validation", "test")
     assert count_windows(profile) == {name: data.num_windows(name) for name in spans}
 
 
-def test_flop_of_a_dense_network_follow_the_formula(make_profile: Any) -> None:
-    profile = make_profile("lstm_dense", features=("open", "high", "low", "close"))
+def test_flop_of_a_dense_network_follow_the_formula() -> None:
+    profile = tiny_profile("lstm_dense", features=("open", "high", "low", "close"))
     # Two LSTMs of 6 and 4 units over 20 bars: 20 x 8 x (6 x (4 + 6) + 4 x (6 + 4)) = 16,000; times 3.
     assert training_flop_per_window(profile) == 48_000
 
@@ -60,12 +60,12 @@ def test_a_smoke_budget_is_enough_for_every_shipped_profile(name: str) -> None:
     assert min(count_windows(budget).values()) >= 20
 
 
-def test_too_few_bars_are_refused_before_anything_starts(make_profile: Any) -> None:
+def test_too_few_bars_are_refused_before_anything_starts() -> None:
     with pytest.raises(DataError, match=r"100 candles: needs at least \d+ rows"):
-        count_windows(make_profile(newest_bars=100))
+        count_windows(tiny_profile(newest_bars=100))
 
 
-def test_a_plan_is_plain_data(make_profile: Any, tmp_path: Path) -> None:
-    plan = make_plan(make_profile(), [BTC], tmp_path)
+def test_a_plan_is_plain_data(tmp_path: Path) -> None:
+    plan = make_plan(tiny_profile(), [BTC], tmp_path)
     assert copy.deepcopy(plan) == plan
     assert plan.todo == [*plan.series]

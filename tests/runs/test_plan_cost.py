@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_profiles import tiny_profile
 
 from v8.cli.printing import print_plan, print_profiles
 from v8.data.market.series import load_universe
@@ -35,17 +36,17 @@ def told(profile: Any, place: Path, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def test_where_nothing_was_measured_no_time_is_told_but_how_it_gets_measured(
-    make_profile: Any, tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = told(make_profile(), tmp_path, capsys)
+    said = told(tiny_profile(), tmp_path, capsys)
     assert said == NOT_KNOWN
     assert not home.exists()  # a plan does nothing
 
 
 def test_a_plan_counts_all_that_the_largest_run_took(
-    make_profile: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    profile = make_profile()
+    profile = tiny_profile()
     for cost in (RunCost(1, 30.0, 30.0, 1), RunCost(20, 90.0, 8.0, 2), RunCost(2, 40.0, 8.0, 2)):
         save_cost(profile, cost)
     assert known_cost(profile) == RunCost(20, 90.0, 8.0, 2)
@@ -55,34 +56,32 @@ def test_a_plan_counts_all_that_the_largest_run_took(
     )
 
 
-def test_a_plan_of_nothing_takes_no_time(
-    make_profile: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    plan = make_plan(make_profile(), load_universe(), tmp_path)
+def test_a_plan_of_nothing_takes_no_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = make_plan(tiny_profile(), load_universe(), tmp_path)
     print_plan(replace(plan, series=dict.fromkeys(plan.series, "done")), DemoSource())
     assert capsys.readouterr().out.splitlines()[-1].startswith("Estimated time: none, ")
 
 
 def test_what_ran_all_at_once_tells_of_more_by_the_stages_of_a_series(
-    make_profile: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # As an older v8 kept it: of 30 s nobody knows how many were for what is done once.
-    save_cost(make_profile(), RunCost(2, 30.0, 30.0, 2))
-    assert told(make_profile(), tmp_path, capsys) == NOT_KNOWN
+    save_cost(tiny_profile(), RunCost(2, 30.0, 30.0, 2))
+    assert told(tiny_profile(), tmp_path, capsys) == NOT_KNOWN
     # One round took 30 s, of which 8 s were a series' own; forty are nineteen rounds more: 30 s and 152 s.
-    save_cost(make_profile(), RunCost(2, 30.0, 30.0, 2, own_s=8.0))
+    save_cost(tiny_profile(), RunCost(2, 30.0, 30.0, 2, own_s=8.0))
     assert re.fullmatch(
         "Estimated time: about 3 min, .*: 2 series took 30 s here, .* 8 s .* 2 in parallel.",
-        told(make_profile(), tmp_path, capsys),
+        told(tiny_profile(), tmp_path, capsys),
     )
 
 
-def test_a_cost_that_an_older_v8_kept_says_nothing(make_profile: Any, home: Path) -> None:
-    save_cost(make_profile(), RunCost(2, 40.0, 8.0, 2))
+def test_a_cost_that_an_older_v8_kept_says_nothing(home: Path) -> None:
+    save_cost(tiny_profile(), RunCost(2, 40.0, 8.0, 2))
     (file,) = (home / "machine").iterdir()
     content = json.loads(file.read_text())
     file.write_text(json.dumps({**content, "found": {"num_series": 20, "seconds": 90.0}}))
-    assert known_cost(make_profile()) is None
+    assert known_cost(tiny_profile()) is None
 
 
 def test_every_shipped_profile_says_for_whom_it_is_and_what_forty_series_cost_here(
@@ -97,19 +96,17 @@ def test_every_shipped_profile_says_for_whom_it_is_and_what_forty_series_cost_he
     assert f"frontier 3 min {audiences()['frontier']}" in text
 
 
-def test_a_newer_run_of_as_many_series_counts(make_profile: Any) -> None:
+def test_a_newer_run_of_as_many_series_counts() -> None:
     for seconds in (90.0, 60.0):
-        save_cost(make_profile(), RunCost(20, seconds, 8.0, 2))
-    assert known_cost(make_profile()) == RunCost(20, 60.0, 8.0, 2)
+        save_cost(tiny_profile(), RunCost(20, seconds, 8.0, 2))
+    assert known_cost(tiny_profile()) == RunCost(20, 60.0, 8.0, 2)
 
 
-def test_what_was_measured_with_other_work_says_nothing(
-    make_profile: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save_cost(make_profile(), RunCost(20, 90.0, 8.0, 2))
-    assert known_cost(make_profile(name="renamed", seed=7)) == RunCost(20, 90.0, 8.0, 2)
-    assert known_cost(make_profile(newest_bars=800)) is None
-    assert known_cost(make_profile(training={"epochs": 4})) is None
+def test_what_was_measured_with_other_work_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    save_cost(tiny_profile(), RunCost(20, 90.0, 8.0, 2))
+    assert known_cost(tiny_profile(name="renamed", seed=7)) == RunCost(20, 90.0, 8.0, 2)
+    assert known_cost(tiny_profile(newest_bars=800)) is None
+    assert known_cost(tiny_profile(training={"epochs": 4})) is None
     lighter = {name: one for name, one in baselines.BASELINES.items() if name != "har"}
     monkeypatch.setattr("v8.runs.estimate.BASELINES", lighter)
-    assert known_cost(make_profile()) is None
+    assert known_cost(tiny_profile()) is None

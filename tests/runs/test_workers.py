@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 from published_weights import weights
+from tiny_profiles import tiny_profile
 
 CREW = Path(__file__).with_name("crew.py")
 REPOSITORY = Path(__file__).parents[2]
@@ -112,9 +113,9 @@ def is_gone_after(group: int, seconds: float) -> bool:
 
 
 @pytest.fixture(scope="module")
-def profile(make_profile: Any) -> Any:
+def profile() -> Any:
     """A small network; all crews keep its programs in one place, so that only the first compiles it."""
-    return make_profile(
+    return tiny_profile(
         "lstm_dense",
         newest_bars=400,
         features=("open", "high", "low", "close"),

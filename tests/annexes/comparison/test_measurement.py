@@ -11,25 +11,25 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from tiny_profiles import tiny_profile
 
 from v8.annexes.comparison.comparing import ComparisonOptions, check_places
 from v8.annexes.comparison.measurement import profile_order
 from v8.base.errors import ProfileError
 from v8.model.evaluation.evaluation import Evaluation
-from v8.profile.profile import Profile, load_profile
+from v8.profile.profile import load_profile
 
 REPOSITORY = Path(__file__).parents[3]
 BARS = 700
 
 
 @pytest.fixture(scope="module")
-def place(make_profile: Callable[..., Profile], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with two small profiles and one whose windows are longer than the test span."""
     folder = tmp_path_factory.mktemp("comparison")
     network = {"family": "dense_newest", "dense_units": (4,), "dropout": 0.0}
@@ -39,7 +39,7 @@ def place(make_profile: Callable[..., Profile], tmp_path_factory: pytest.TempPat
         "long": {"lookback_bars": 300},
     }
     for name, changes in kinds.items():
-        profile = make_profile("dense_newest", **{"network": network, **changes, "name": name})
+        profile = tiny_profile("dense_newest", **{"network": network, **changes, "name": name})
         content = json.loads(profile.model_dump_json())
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(content))
     return folder
@@ -285,13 +285,13 @@ SHIPPED = ("frontier", "range_paths", "aligned")
 
 
 @pytest.fixture(scope="module")
-def shipped(place: Path, make_profile: Callable[..., Profile]) -> Path:
+def shipped(place: Path) -> Path:
     """The place with some shipped profiles in it; those that have a network have a tiny one."""
     for name in SHIPPED:
         profile = load_profile(name)
         content = json.loads(profile.model_dump_json())
         if not profile.family.is_formula:
-            network = make_profile(profile.network.family).network
+            network = tiny_profile(profile.network.family).network
             content |= {"network": json.loads(network.model_dump_json()), "lookback_bars": 20}
             content["training"] |= {"batch_size": 128, "cpu_batch_size": None, "precision": "float32"}
         (place / f"{name}.yaml").write_text(yaml.safe_dump(content))
@@ -340,8 +340,8 @@ def test_shipped_profiles_are_compared_in_table_page_json_and_csv(shipped: Path)
         assert f">{shown}</t" in page
 
 
-def test_each_repeat_starts_with_another_profile(make_profile: Callable[..., Profile]) -> None:
-    profiles = [make_profile(name=name) for name in "abc"]
+def test_each_repeat_starts_with_another_profile() -> None:
+    profiles = [tiny_profile(name=name) for name in "abc"]
     orders = ["".join(profile.name for profile in profile_order(profiles, repeat)) for repeat in (1, 2, 3, 4)]
     assert orders == ["abc", "bca", "cab", "abc"]
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_profiles import tiny_profile
 
 from v8.annexes.ray import cluster
 from v8.base.errors import ProfileError, StorageError, V8Error
@@ -105,8 +106,8 @@ class ToyRay:
 
 
 @pytest.fixture(scope="module")
-def jobs(make_profile: Any) -> list[Job]:
-    profile = make_profile()
+def jobs() -> list[Job]:
+    profile = tiny_profile()
     folder = Path("/nowhere")
     candles = [DemoSource().candles(Series.parse(name), 50, None) for name in NAMES]
     return [Job(each, profile, 1, folder / str(each.series), False, 0.0) for each in candles]

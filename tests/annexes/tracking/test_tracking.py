@@ -17,12 +17,13 @@ from typing import Any
 import pytest
 import yaml
 from forked import called
+from tiny_profiles import tiny_profile
 
 from v8.base.errors import ProfileError
 from v8.data.market.series import Series
 from v8.model.evaluation.evaluation import Evaluation
 from v8.model.training.trainer import EpochRecord
-from v8.profile.profile import Profile, load_profile
+from v8.profile.profile import load_profile
 from v8.runs.events import EpochEnded, Event, Note, SeriesOutcome
 from v8.runs.following import Follower, followers
 from v8.runs.observers import ObserverGroup, RunContext
@@ -198,11 +199,11 @@ def test_wandb_without_a_login_is_refused_and_told_of_the_offline_mode(tmp_path:
 
 
 @pytest.fixture(scope="module")
-def run(make_profile: Callable[..., Profile], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two epochs, followed by both trackers."""
     place = tmp_path_factory.mktemp("tracked")
     network = {"family": "lstm_dense", "encoder_units": (4,), "dense_units": (4,), "dropout": 0.0}
-    profile = make_profile("lstm_dense", network=network, training={"epochs": 2})
+    profile = tiny_profile("lstm_dense", network=network, training={"epochs": 2})
     (place / "tiny.yaml").write_text(yaml.safe_dump(json.loads(profile.model_dump_json())))
     words = ["--profile", str(place / "tiny.yaml"), "--source", "demo", "--series", "BTCUSDT-15m"]
     words += ["--runs", str(place / "runs"), "--track", "tensorboard", "--track", "wandb"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy_batches import span_batches, training_batches
+from tiny_profiles import demo_data, demo_table, table_with, tiny_profile, tiny_ranged_profile
 
-from v8.data.features.table import FeatureTable
 from v8.data.windows.batches import (
     FleetWindows,
     batched_indices,
@@ -22,15 +21,12 @@ from v8.data.windows.batches import (
     num_batches,
     padded_rows,
 )
-from v8.data.windows.dataset import SeriesData, prepare_series
+from v8.data.windows.dataset import prepare_series
 from v8.model.networks.networks import build_network
-from v8.profile.profile import Profile
 
 
-def test_a_batch_holds_the_rows_its_anchors_name(
-    make_data: Callable[..., SeriesData], make_profile: Callable[..., Profile]
-) -> None:
-    data = make_data(make_profile())
+def test_a_batch_holds_the_rows_its_anchors_name() -> None:
+    data = demo_data(tiny_profile())
     batch = next(span_batches(FleetWindows([data]), "validation", 4))
     close = data.profile.features.index("close")
     mask = data.scaling.anchored_mask()
@@ -44,10 +40,8 @@ def test_a_batch_holds_the_rows_its_anchors_name(
     assert np.asarray(batch.x_BMTF)[:, 0, -1, close].tolist() == [0.0] * 4
 
 
-def test_an_epoch_visits_every_window_once_and_epochs_differ(
-    make_data: Callable[..., SeriesData], make_profile: Callable[..., Profile]
-) -> None:
-    data = make_data(make_profile())
+def test_an_epoch_visits_every_window_once_and_epochs_differ() -> None:
+    data = demo_data(tiny_profile())
     steps = num_batches(data.num_windows("train"), 16)
     batches = list(training_batches(FleetWindows([data]), [7], first_epochs=[1], num_epochs=2))
     assert len(batches) == 2 * steps
@@ -62,10 +56,8 @@ def test_an_epoch_visits_every_window_once_and_epochs_differ(
     assert epochs[0].tolist() != epochs[1].tolist()
 
 
-def test_g12_a_later_epoch_has_the_same_order_whether_or_not_the_earlier_ones_were_run(
-    make_data: Callable[..., SeriesData], make_profile: Callable[..., Profile]
-) -> None:
-    data = make_data(make_profile())
+def test_g12_a_later_epoch_has_the_same_order_whether_or_not_the_earlier_ones_were_run() -> None:
+    data = demo_data(tiny_profile())
     steps = num_batches(data.num_windows("train"), 16)
     whole = list(training_batches(FleetWindows([data]), [7], first_epochs=[1], num_epochs=3))[2 * steps :]
     resumed = list(training_batches(FleetWindows([data]), [7], first_epochs=[3], num_epochs=1))
@@ -94,11 +86,9 @@ def test_batches_are_full_and_filling_is_told_apart_from_real_windows(
         assert set(-1 - filling) <= set(order)
 
 
-def test_a_fleet_s_batches_are_those_of_its_members_side_by_side(
-    make_data: Callable[..., SeriesData], make_profile: Callable[..., Profile]
-) -> None:
-    profile = make_profile()
-    fleet = [make_data(profile), make_data(profile, series="ETHUSDT-1h", num_bars=500)]
+def test_a_fleet_s_batches_are_those_of_its_members_side_by_side() -> None:
+    profile = tiny_profile()
+    fleet = [demo_data(profile), demo_data(profile, series="ETHUSDT-1h", num_bars=500)]
     together = list(training_batches(FleetWindows(fleet), [1, 2], first_epochs=[1, 4], num_epochs=1))
     for model, (seed, first) in enumerate([(1, 1), (2, 4)]):
         alone = list(
@@ -113,11 +103,9 @@ def test_a_fleet_s_batches_are_those_of_its_members_side_by_side(
         assert not any(rest)
 
 
-def test_windows_weigh_what_their_series_says(
-    make_data: Callable[..., SeriesData], make_ranged_profile: Callable[..., Profile]
-) -> None:
-    profile = make_ranged_profile()
-    fleet = [make_data(profile), make_data(profile, series="ETHUSDT-1h", num_bars=900)]
+def test_windows_weigh_what_their_series_says() -> None:
+    profile = tiny_ranged_profile()
+    fleet = [demo_data(profile), demo_data(profile, series="ETHUSDT-1h", num_bars=900)]
     indices = batched_indices([data.anchors["validation"] for data in fleet], 32)
     is_real = indices >= 0
     rows = np.where(indices < 0, -1 - indices, indices)
@@ -138,17 +126,13 @@ def test_tables_of_about_one_length_have_one_shape_and_long_ones_are_hardly_long
     assert padded_rows(1_000_000) == 16 * 65_536
 
 
-def test_no_window_crosses_a_hole(
-    make_profile: Callable[..., Profile],
-    make_table: Callable[..., FeatureTable],
-    change_table: Callable[..., FeatureTable],
-) -> None:
-    profile = make_profile()
-    table = make_table(profile)
+def test_no_window_crosses_a_hole() -> None:
+    profile = tiny_profile()
+    table = demo_table(profile)
     segment = np.zeros(len(table), np.int32)
     segment[100:] = 1
     whole = prepare_series(table, profile)
-    broken = prepare_series(change_table(table, segment=segment), profile)
+    broken = prepare_series(table_with(table, segment=segment), profile)
     lost = set(whole.anchors["train"]) - set(broken.anchors["train"])
     # A window of 20 + 3 rows straddles row 100 in 22 positions.
     assert sorted(lost) == list(range(97, 119))
@@ -166,7 +150,7 @@ MEMORY_PROGRAM = """
 import resource, sys
 import numpy as np
 sys.path[:0] = [{tests!r}, {tests!r} + "/parts"]
-from conftest import tiny_profile, demo_table
+from tiny_profiles import demo_table, tiny_profile
 from v8.data.windows.dataset import prepare_series
 from v8.data.windows.batches import FleetWindows
 from numpy_batches import training_batches
@@ -191,27 +175,23 @@ def test_batches_leave_nothing_in_the_folder_for_passing_files(tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
-def test_g7_no_window_holds_a_row_it_is_asked_for(
-    make_profile: Callable[..., Profile],
-    make_table: Callable[..., FeatureTable],
-    change_table: Callable[..., FeatureTable],
-) -> None:
+def test_g7_no_window_holds_a_row_it_is_asked_for() -> None:
     """There is no teacher forcing: the window is the only input, and it ends at the anchor."""
-    profile = make_profile()
-    table = make_table(profile)
+    profile = tiny_profile()
+    table = demo_table(profile)
     data = prepare_series(table, profile)
     anchor = int(data.anchors["validation"][0])
     changed = {name: table.column(name).copy() for name in table.columns}
     for column in changed.values():
         column[anchor + 1 :] *= 1.5
-    other = prepare_series(change_table(table, **changed), profile)
+    other = prepare_series(table_with(table, **changed), profile)
     first, second = (next(span_batches(FleetWindows([each]), "validation", 1)) for each in (data, other))
     np.testing.assert_array_equal(np.asarray(first.x_BMTF), np.asarray(second.x_BMTF))
     assert not np.array_equal(np.asarray(first.y_BMHC["ohlc"]), np.asarray(second.y_BMHC["ohlc"]))
 
 
 @pytest.mark.tf
-def test_g7_a_network_s_only_input_is_the_window(make_profile: Callable[..., Profile]) -> None:
+def test_g7_a_network_s_only_input_is_the_window() -> None:
     for family in ("bilstm_seq2seq", "lstm_dense", "dense_newest"):
-        network = build_network(make_profile(family), seed=1)
+        network = build_network(tiny_profile(family), seed=1)
         assert [tensor.name for tensor in network.inputs] == ["window"]

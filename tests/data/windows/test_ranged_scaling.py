@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
+from tiny_profiles import demo_data, demo_table, table_with, tiny_profile, tiny_ranged_profile
 
 from v8.base.errors import SeriesError
 from v8.data.features.table import FeatureTable
 from v8.data.market.series import Series
-from v8.data.windows.dataset import SeriesData, prepare_series
+from v8.data.windows.dataset import prepare_series
 from v8.data.windows.scaling import Scaling, TargetForm, fit_scaling
 from v8.data.windows.span import Span
 from v8.model.training.step import fleet_loss
-from v8.profile.profile import Profile
 
 BY_HAND = ("open", "high", "low", "close", "recent_range")
 
 
-def fit_by_hand(make_profile: Callable[..., Profile], loss: str) -> Scaling:
+def fit_by_hand(loss: str) -> Scaling:
     """Fit three windows of one step whose last close is 100 and whose recent ranges are 1, 2 and 5 %.
 
     In recent ranges (1, 2 and 5 of currency) the close moves by 1, 2 and -2, the high by 2, 1 and 4, the
     low by -1, -3 and 0, and the open not at all.
     """
-    profile = make_profile(
+    profile = tiny_profile(
         horizon_bars=1, features=BY_HAND, scaling="ranged", tasks={"ohlc": {"weight": 1.0, "loss": loss}}
     )
     close = np.array([100.0, 101.0, 100.0])
@@ -44,41 +42,35 @@ def fit_by_hand(make_profile: Callable[..., Profile], loss: str) -> Scaling:
     return fit_scaling(span, (0, 3), tuple(columns))
 
 
-def test_the_scale_is_the_mean_distance_from_naive_weighed_by_the_recent_range(
-    make_profile: Callable[..., Profile],
-) -> None:
+def test_the_scale_is_the_mean_distance_from_naive_weighed_by_the_recent_range() -> None:
     # Weights 1, 2 and 5 of 8: close (1 + 2 x 2 + 5 x 2) / 8 = 1.875, high (2 + 2 + 20) / 8 = 3, low
     # (1 + 6 + 0) / 8 = 0.875, open 0; a quarter of their sum is 1.4375.
-    task = fit_by_hand(make_profile, "mae").task("ohlc")
+    task = fit_by_hand("mae").task("ohlc")
     assert (task.form, task.center) == (TargetForm.RANGED, (0.0,) * 4)
     assert task.scale == pytest.approx((1.4375,) * 4)
 
 
-def test_the_start_is_the_weighted_median(make_profile: Callable[..., Profile]) -> None:
+def test_the_start_is_the_weighted_median() -> None:
     # Half of 8 is reached, in ascending order: close at -2 (5), high at 4 (2 + 1 + 5), low at 0 (2 + 1 + 5).
     # Without weights it would be 1, 2 and -1.
-    (start,) = fit_by_hand(make_profile, "mae").task("ohlc").start
+    (start,) = fit_by_hand("mae").task("ohlc").start
     assert start == pytest.approx((0.0, 4 / 1.4375, 0.0, -2 / 1.4375))
 
 
-def test_the_start_of_squared_losses_is_the_weighted_mean(make_profile: Callable[..., Profile]) -> None:
+def test_the_start_of_squared_losses_is_the_weighted_mean() -> None:
     # Close (1 + 4 - 10) / 8 = -0.625, high (2 + 2 + 20) / 8 = 3, low (-1 - 6) / 8 = -0.875.
-    (start,) = fit_by_hand(make_profile, "mse").task("ohlc").start
+    (start,) = fit_by_hand("mse").task("ohlc").start
     assert np.array(start) * 1.4375 == pytest.approx([0.0, 3.0, -0.875, -0.625])
 
 
-def test_recent_ranges_are_raised_to_a_twentieth_of_the_train_median(
-    make_profile: Callable[..., Profile],
-) -> None:
-    scaling = fit_by_hand(make_profile, "mae")
+def test_recent_ranges_are_raised_to_a_twentieth_of_the_train_median() -> None:
+    scaling = fit_by_hand("mae")
     assert scaling.range_floor == pytest.approx(0.001)
     assert scaling.floored_range(np.array([0.0, 0.0005, 0.003])) == pytest.approx([0.001, 0.001, 0.003])
 
 
-def test_a_target_is_the_distance_from_naive_in_recent_ranges(
-    make_ranged_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
-) -> None:
-    data = make_data(make_ranged_profile())
+def test_a_target_is_the_distance_from_naive_in_recent_ranges() -> None:
+    data = demo_data(tiny_ranged_profile())
     row = int(data.anchors["validation"][7])
     close, high, recent = (data.table.column(name)[row:] for name in ("close", "high", "recent_range"))
     scale = data.scaling.task("ohlc").scale[0]
@@ -89,10 +81,8 @@ def test_a_target_is_the_distance_from_naive_in_recent_ranges(
         assert target[step - 1, 1] == pytest.approx((float(high[step]) - close[0]) / unit, rel=1e-4)
 
 
-def test_a_volatility_target_is_measured_by_the_recent_range_alone(
-    make_ranged_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
-) -> None:
-    data = make_data(make_ranged_profile())
+def test_a_volatility_target_is_measured_by_the_recent_range_alone() -> None:
+    data = demo_data(tiny_ranged_profile())
     rows = data.anchors["validation"][7:8]
     rolled = Span(data.table, data.profile, rows).naive["volatility"][0, :, 0]
     actual = data.table.column("volatility")[rows[0] + 1 : rows[0] + 4]
@@ -101,10 +91,8 @@ def test_a_volatility_target_is_measured_by_the_recent_range_alone(
 
 
 @pytest.mark.tf
-def test_the_naive_forecast_has_a_loss_of_one_a_task_on_train_windows(
-    make_ranged_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
-) -> None:
-    data = make_data(make_ranged_profile())
+def test_the_naive_forecast_has_a_loss_of_one_a_task_on_train_windows() -> None:
+    data = demo_data(tiny_ranged_profile())
     rows = data.anchors["train"]
     actual = {task: target[rows][:, None] for task, target in data.targets_NHC.items()}
     naive = {task: np.zeros_like(target) for task, target in actual.items()}
@@ -115,10 +103,8 @@ def test_the_naive_forecast_has_a_loss_of_one_a_task_on_train_windows(
     assert alike.tolist() != pytest.approx([2.1], rel=1e-3)
 
 
-def test_a_window_weighs_its_recent_range_and_the_train_mean_is_one(
-    make_ranged_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
-) -> None:
-    data = make_data(make_ranged_profile())
+def test_a_window_weighs_its_recent_range_and_the_train_mean_is_one() -> None:
+    data = demo_data(tiny_ranged_profile())
     recent = data.table.column("recent_range")
     assert (recent > data.scaling.range_floor).all()
     np.testing.assert_allclose(data.weight_N / recent, data.weight_N[0] / recent[0], rtol=1e-5)
@@ -128,51 +114,37 @@ def test_a_window_weighs_its_recent_range_and_the_train_mean_is_one(
 
 
 @pytest.mark.parametrize("way", ["anchored", "standard", "minmax"])
-def test_all_windows_weigh_one_where_targets_are_not_divided_by_the_range(
-    way: str, make_ranged_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
-) -> None:
-    data = make_data(make_ranged_profile(scaling=way))
+def test_all_windows_weigh_one_where_targets_are_not_divided_by_the_range(way: str) -> None:
+    data = demo_data(tiny_ranged_profile(scaling=way))
     assert set(data.weight_N.tolist()) == {1.0}
     assert data.scaling.range_floor == 0.0
 
 
-def test_a_dead_market_weighs_little_and_has_finite_targets(
-    make_ranged_profile: Callable[..., Profile],
-    make_table: Callable[..., FeatureTable],
-    change_table: Callable[..., FeatureTable],
-) -> None:
-    profile = make_ranged_profile()
-    table = make_table(profile)
+def test_a_dead_market_weighs_little_and_has_finite_targets() -> None:
+    profile = tiny_ranged_profile()
+    table = demo_table(profile)
     recent = table.column("recent_range").copy()
     recent[100:130] = 0.0
-    data = prepare_series(change_table(table, recent_range=recent), profile)
+    data = prepare_series(table_with(table, recent_range=recent), profile)
     # A twentieth of the median, over a mean near the median: never nothing, which would be filling.
     assert 0.03 < data.weight_N[100:130].max() < 0.06
     assert data.weight_N.min() == data.weight_N[100]
     assert all(np.isfinite(target).all() for target in data.targets_NHC.values())
 
 
-def test_ranged_targets_and_weights_do_not_know_the_price_level(
-    make_ranged_profile: Callable[..., Profile],
-    make_table: Callable[..., FeatureTable],
-    change_table: Callable[..., FeatureTable],
-) -> None:
-    profile = make_ranged_profile()
-    table = make_table(profile)
+def test_ranged_targets_and_weights_do_not_know_the_price_level() -> None:
+    profile = tiny_ranged_profile()
+    table = demo_table(profile)
     prices = ["open", "high", "low", "close", "bb_upper", "bb_lower"]
-    dearer = change_table(table, **{name: table.column(name) * 1024 for name in prices})
+    dearer = table_with(table, **{name: table.column(name) * 1024 for name in prices})
     first, second = (prepare_series(each, profile) for each in (table, dearer))
     np.testing.assert_array_equal(second.weight_N, first.weight_N)
     for task in profile.tasks:
         np.testing.assert_allclose(second.targets_NHC[task], first.targets_NHC[task], atol=1e-4)
 
 
-def test_a_market_of_bars_without_any_range_cannot_be_scaled_by_it(
-    make_ranged_profile: Callable[..., Profile],
-    make_table: Callable[..., FeatureTable],
-    change_table: Callable[..., FeatureTable],
-) -> None:
-    profile = make_ranged_profile()
-    table = make_table(profile)
+def test_a_market_of_bars_without_any_range_cannot_be_scaled_by_it() -> None:
+    profile = tiny_ranged_profile()
+    table = demo_table(profile)
     with pytest.raises(SeriesError, match=r"BTCUSDT-15m: .*got high equal to"):
-        prepare_series(change_table(table, recent_range=np.zeros(len(table))), profile)
+        prepare_series(table_with(table, recent_range=np.zeros(len(table))), profile)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pytest
 from rolled import naive
+from tiny_profiles import demo_data, demo_table, table_with, tiny_profile, tiny_ranged_profile
 
 from v8.data.features.table import FeatureTable
 from v8.data.market.series import Series
@@ -16,16 +17,15 @@ from v8.data.windows.dataset import SeriesData
 from v8.data.windows.span import Span
 from v8.model.baselines.baselines import BASELINES
 from v8.profile.columns import OHLC
-from v8.profile.profile import Profile
 from v8.profile.tasks import TASKS
 
 SpanMaker = Callable[..., Span]
 
 
 @pytest.fixture
-def span_of(make_profile: Callable[..., Profile]) -> SpanMaker:
+def span_of() -> SpanMaker:
     """Return a maker of spans with a window at every one of some bars, shape (R, 4), or some of them."""
-    profile = make_profile(tasks={"ohlc": {"weight": 1.0, "loss": "mae"}})
+    profile = tiny_profile(tasks={"ohlc": {"weight": 1.0, "loss": "mae"}})
 
     def make(ohlc: np.ndarray, segment: list[int] | None = None, rows: list[int] | None = None) -> Span:
         table = FeatureTable(
@@ -104,10 +104,8 @@ def test_windows_are_numbered_by_the_bars_since_the_epoch(span_of: SpanMaker) ->
     assert span_of(_bars([1.0] * 9, [1.1] * 9), rows=[2, 3, 7]).bar_numbers.tolist() == [2, 3, 7]
 
 
-def test_a_span_of_a_series_holds_bars_windows_and_what_followed_them(
-    make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
-) -> None:
-    data = make_data(make_profile())
+def test_a_span_of_a_series_holds_bars_windows_and_what_followed_them() -> None:
+    data = demo_data(tiny_profile())
     ohlc = data.table.select(("open", "high", "low", "close")).astype(np.float64)
     for name, span in data.spans.items():
         np.testing.assert_array_equal(span.anchors, data.anchors[name])
@@ -127,10 +125,8 @@ def test_a_span_of_a_series_holds_bars_windows_and_what_followed_them(
     assert data.spans["train"].anchors.max() < data.split["validation"][0]
 
 
-def test_raw_windows_hold_the_features_of_the_rows_up_to_their_anchor(
-    make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
-) -> None:
-    data = make_data(make_profile())
+def test_raw_windows_hold_the_features_of_the_rows_up_to_their_anchor() -> None:
+    data = demo_data(tiny_profile())
     span = Span(data.table, data.profile, data.anchors["test"][:4])
     windows = span.raw_windows()
     last = int(span.anchors[3])
@@ -140,10 +136,8 @@ def test_raw_windows_hold_the_features_of_the_rows_up_to_their_anchor(
     np.testing.assert_array_equal(windows, data.spans["test"].raw_windows()[:4])
 
 
-def test_what_is_rolled_forward_follows_from_the_closes_and_the_tasks_of_the_profile(
-    make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
-) -> None:
-    span = make_data(make_profile()).spans["test"]
+def test_what_is_rolled_forward_follows_from_the_closes_and_the_tasks_of_the_profile() -> None:
+    span = demo_data(tiny_profile()).spans["test"]
     expected = naive(np, [TASKS[task] for task in span.profile.tasks], span.history_close, 3)
     for task, values in span.naive.items():
         np.testing.assert_array_equal(values, expected[task])
@@ -153,19 +147,15 @@ def test_what_is_rolled_forward_follows_from_the_closes_and_the_tasks_of_the_pro
     assert span.naive_deviation[5] == pytest.approx(deviations, rel=1e-9)
 
 
-def test_what_is_known_at_a_window_does_not_change_with_later_rows(
-    make_ranged_profile: Callable[..., Profile],
-    make_table: Callable[..., FeatureTable],
-    change_table: Callable[..., FeatureTable],
-) -> None:
-    profile = make_ranged_profile()
-    table = make_table(profile)
+def test_what_is_known_at_a_window_does_not_change_with_later_rows() -> None:
+    profile = tiny_ranged_profile()
+    table = demo_table(profile)
     row = 400
     changed = {name: table.column(name).copy() for name in table.columns}
     for values in changed.values():
         values[row + 1 :] *= 3
     rows = np.array([row])
-    one, other = (Span(each, profile, rows) for each in (table, change_table(table, **changed)))
+    one, other = (Span(each, profile, rows) for each in (table, table_with(table, **changed)))
     for name in ("history_close", "target_unit", "ewma_variance", "naive_deviation", "bar_numbers"):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
     np.testing.assert_array_equal(one.range_variance(60), other.range_variance(60))
@@ -174,10 +164,8 @@ def test_what_is_known_at_a_window_does_not_change_with_later_rows(
     assert (one.actual["ohlc"] != other.actual["ohlc"]).all()
 
 
-def test_the_unit_of_targets_is_the_recent_range_of_ranged_profiles_and_one_of_others(
-    make_ranged_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
-) -> None:
-    span = make_data(make_ranged_profile()).spans["test"]
+def test_the_unit_of_targets_is_the_recent_range_of_ranged_profiles_and_one_of_others() -> None:
+    span = demo_data(tiny_ranged_profile()).spans["test"]
     np.testing.assert_array_equal(span.target_unit, span.table.column("recent_range")[span.anchors])
     plain = Span(span.table, span.profile.model_copy(update={"scaling": "anchored"}), span.anchors)
     assert set(plain.target_unit.tolist()) == {1.0}
@@ -195,18 +183,14 @@ def test_a_span_that_nobody_needs_goes_at_once_with_all_that_it_kept(span_of: Sp
         gc.enable()
 
 
-def test_in_parts_everything_has_the_same_value_to_the_bit(
-    make_ranged_profile: Callable[..., Profile],
-    make_data: Callable[..., SeriesData],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    profile = make_ranged_profile("dense_newest")
-    whole = make_data(profile)
+def test_in_parts_everything_has_the_same_value_to_the_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    profile = tiny_ranged_profile("dense_newest")
+    whole = demo_data(profile)
     moves = whole.spans["train"].moves()
     forecasts = {name: _forecast(whole, name) for name in ("scaled", "drift", "har", "range_paths")}
     monkeypatch.setattr("v8.data.windows.span.WINDOWS_AT_ONCE", 50)
     monkeypatch.setattr("v8.model.baselines.baselines.WINDOWS_AT_ONCE", 50)
-    in_parts = make_data(profile)
+    in_parts = demo_data(profile)
     train = in_parts.spans["train"]
     assert len(train) > 3 * 50
     assert [len(piece) for _, piece in train.pieces()][:2] == [50, 50]

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tiny_profiles import tiny_profile
 
 from v8.base.errors import DataError
 from v8.data.windows.dataset import SPANS, rows_needed, split_rows, window_anchors
-from v8.profile.profile import Profile, load_profile
+from v8.profile.profile import load_profile
 
 ALIGNED = load_profile("aligned")
 
@@ -85,8 +84,8 @@ def test_g5_the_last_window_is_not_lost() -> None:
     assert anchors.tolist() == [59]  # rows 0..59 in, 60..69 out
 
 
-def test_g5_no_window_of_one_span_shares_a_row_with_another(make_profile: Callable[..., Profile]) -> None:
-    profile = make_profile()
+def test_g5_no_window_of_one_span_shares_a_row_with_another() -> None:
+    profile = tiny_profile()
     split = split_rows(500, profile, location="x")
     touched = []
     for name in SPANS:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from tiny_profiles import demo_data, tiny_profile
 
 from v8.data.features.table import FeatureTable, compute_table
 from v8.data.market.series import Series
@@ -27,13 +27,13 @@ from v8.model.baselines.ranges import (
     resampled_bars,
 )
 from v8.profile.columns import RANGE_BARS, WAVE_COLUMNS, split_wave
-from v8.profile.profile import Profile, load_profile
+from v8.profile.profile import load_profile
 from v8.profile.tasks import TASKS
 
 
 @pytest.fixture
-def data(make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]) -> SeriesData:
-    return make_data(make_profile("dense_newest", calibration="ensemble"))
+def data() -> SeriesData:
+    return demo_data(tiny_profile("dense_newest", calibration="ensemble"))
 
 
 @pytest.fixture
@@ -41,13 +41,11 @@ def ensemble(data: SeriesData) -> RangeFormula:
     return fit_formulas(data.spans["train"])
 
 
-def test_a_window_tells_its_own_ranges_and_features_the_longer_ones(
-    make_profile: Callable[..., Profile],
-) -> None:
-    terms = range_terms(make_profile("dense_newest"))
+def test_a_window_tells_its_own_ranges_and_features_the_longer_ones() -> None:
+    terms = range_terms(tiny_profile("dense_newest"))
     assert (terms.from_candles, terms.from_features) == ((1, 5, 20), ())
     longer = ("recent_range", "range_60", "range_240", "range_5", "day_sin_1")
-    terms = range_terms(make_profile("dense_newest", features=("open", "high", "low", "close", *longer)))
+    terms = range_terms(tiny_profile("dense_newest", features=("open", "high", "low", "close", *longer)))
     assert (terms.from_candles, terms.from_features, terms.waves) == ((1, 5, 20), (60, 240), ("day_sin_1",))
 
 
@@ -68,11 +66,11 @@ def test_what_does_not_know_the_level_goes_back_to_that_of_the_train_span_by_hal
     np.testing.assert_allclose(fit_log_ranges(terms_WL, terms_WL @ whole_L1, other), whole_L1)
 
 
-def test_the_longest_window_alone_knows_the_level(make_profile: Callable[..., Profile]) -> None:
+def test_the_longest_window_alone_knows_the_level() -> None:
     longer = ("open", "high", "low", "close", "recent_range", "range_240")
-    assert not range_terms(make_profile("dense_newest")).has_level
-    assert range_terms(make_profile("dense_newest", features=longer)).has_level
-    assert range_terms(make_profile("dense_newest", lookback_bars=240, newest_bars=3000)).has_level
+    assert not range_terms(tiny_profile("dense_newest")).has_level
+    assert range_terms(tiny_profile("dense_newest", features=longer)).has_level
+    assert range_terms(tiny_profile("dense_newest", lookback_bars=240, newest_bars=3000)).has_level
 
 
 def test_a_long_range_is_the_same_from_a_feature_as_from_candles() -> None:
@@ -266,5 +264,5 @@ def _until(data: SeriesData, last_row: int) -> FeatureTable:
     return FeatureTable(table.series, table.open_time_s, changed, table.segment, "changed")
 
 
-def test_profiles_of_any_scaling_can_have_it(make_profile: Callable[..., Profile]) -> None:
-    assert make_profile(calibration="ensemble", scaling="standard").calibration == "ensemble"
+def test_profiles_of_any_scaling_can_have_it() -> None:
+    assert tiny_profile(calibration="ensemble", scaling="standard").calibration == "ensemble"

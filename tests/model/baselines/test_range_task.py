@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 import pytest
+from tiny_profiles import tiny_profile
 
 from v8.base.errors import ProfileError
 from v8.data.windows.dataset import table_columns
 from v8.model.baselines.paths import path_closes
-from v8.profile.profile import Profile
 from v8.profile.tasks import RANGE_TASK
 
 TASK_NAMES = ("ohlc", "range")
@@ -77,11 +76,9 @@ def test_ranges_on_a_path_are_those_of_its_candles() -> None:
     np.testing.assert_allclose(total[-1], high.max() - low.min(), rtol=1e-14)
 
 
-def test_a_profile_with_ranges_needs_twenty_bars_and_no_column_of_its_own(
-    make_profile: Callable[..., Profile],
-) -> None:
+def test_a_profile_with_ranges_needs_twenty_bars_and_no_column_of_its_own() -> None:
     tasks = {name: {"weight": 1.0, "loss": "mae"} for name in TASK_NAMES}
-    profile = make_profile(tasks=tasks)
+    profile = tiny_profile(tasks=tasks)
     with pytest.raises(ProfileError) as raised:
         profile.but(lookback_bars=19)
     assert "lookback_bars must be at least 20 with range" in str(raised.value)

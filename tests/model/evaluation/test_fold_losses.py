@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tiny_profiles import demo_data, tiny_profile
 
 from v8.base.errors import ArtifactError
-from v8.data.windows.dataset import SeriesData
 from v8.model.evaluation.evaluation import MODEL, evaluate_test_span
 from v8.model.evaluation.fold_losses import BREAK_FACTOR, FoldLosses, fold_losses, volatility_shock
-from v8.profile.profile import Profile
 
 DAY = 24
 
@@ -62,8 +60,8 @@ def test_a_market_that_stands_still_has_a_shock_all_the_same() -> None:
 
 
 @pytest.fixture(scope="module")
-def evaluated(make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]) -> FoldLosses:
-    data = make_data(make_profile("dense_newest"))
+def evaluated() -> FoldLosses:
+    data = demo_data(tiny_profile("dense_newest"))
     evaluation, losses = evaluate_test_span(data, data.spans["test"].naive)
     assert evaluation.validation_mae == {}  # all tasks have a reference: no baseline has to be chosen
     return fold_losses(data, losses)

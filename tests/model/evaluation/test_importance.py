@@ -9,16 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tiny_profiles import demo_data, tiny_ranged_profile
 
-from v8.data.windows.dataset import SeriesData
 from v8.data.windows.span import Span
 from v8.model.evaluation.importance import MOST_WINDOWS, importance_rows, kind_of, measure_importance
-from v8.profile.profile import Profile
 
 
 @pytest.fixture(scope="module")
-def span(make_ranged_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]) -> Span:
-    return make_data(make_ranged_profile(newest_bars=2_000)).spans["test"]
+def span() -> Span:
+    return demo_data(tiny_ranged_profile(newest_bars=2_000)).spans["test"]
 
 
 def reading(span: Span, column: str) -> Callable[[NDArray[np.float32]], Any]:

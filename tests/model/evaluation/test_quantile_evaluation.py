@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 from scipy.stats import t
+from tiny_profiles import demo_data, tiny_ranged_profile
 
 from v8.base.errors import ArtifactError, SeriesError
 from v8.data.windows.dataset import SeriesData
@@ -15,15 +15,14 @@ from v8.model.baselines.baselines import BASELINES
 from v8.model.evaluation.evaluation import QuantileEvaluation, evaluate_quantiles
 from v8.model.evaluation.metrics import QuantileErrors, measure_quantiles
 from v8.model.evaluation.significance import diebold_mariano, min_windows
-from v8.profile.profile import Profile
 from v8.profile.quantile_levels import interval_names
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 @pytest.fixture(scope="module")
-def data(make_ranged_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]) -> SeriesData:
-    return make_data(make_ranged_profile(quantiles=LEVELS))
+def data() -> SeriesData:
+    return demo_data(tiny_ranged_profile(quantiles=LEVELS))
 
 
 def made_by(name: str, data: SeriesData) -> dict[str, np.ndarray]:

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import pytest
 from fleets import fleet_of
 from float32_steps import assert_within_steps
 from keras import ops
+from tiny_profiles import tiny_profile
 
 from v8.model.networks.gradients import checkpointed, gradients_of
 from v8.model.networks.networks import ACTUAL, WINDOW, build_network
@@ -67,10 +67,8 @@ def gradients_and_draws(fleet: keras.Model, call: Any, profile: Profile) -> tupl
 
 @pytest.mark.tf
 @pytest.mark.parametrize("family", [each.name for each in FAMILIES.values() if not each.is_formula])
-def test_gradients_and_draws_are_those_of_the_network(
-    family: str, make_profile: Callable[..., Profile]
-) -> None:
-    profile = make_profile(family, dropout=0.3, teacher_forcing=0.5, training={"batch_size": 8})
+def test_gradients_and_draws_are_those_of_the_network(family: str) -> None:
+    profile = tiny_profile(family, dropout=0.3, teacher_forcing=0.5, training={"batch_size": 8})
     networks = [build_network(profile, seed=seed, uses_teacher_forcing=True) for seed in (1, 2)]
     fleet = fleet_of(networks)
     plain, drawn = gradients_and_draws(
@@ -88,13 +86,11 @@ def test_gradients_and_draws_are_those_of_the_network(
 
 @pytest.mark.nightly
 @pytest.mark.tf
-def test_a_compiled_step_of_a_fleet_that_gathers_batches_is_the_same_with_and_without(
-    make_profile: Callable[..., Profile],
-) -> None:
+def test_a_compiled_step_of_a_fleet_that_gathers_batches_is_the_same_with_and_without() -> None:
     found = []
     for checkpoint_activations in (False, True):
         training = {"batch_size": 4, "gradient_accumulation": 2}
-        profile = make_profile(
+        profile = tiny_profile(
             "dense_newest",
             dropout=0.3,
             tasks={"ohlc": {"weight": 1.0, "loss": "mae"}},

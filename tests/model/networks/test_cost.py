@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import prod
 from typing import Any
 
 import keras
 import pytest
+from tiny_profiles import tiny_profile
 
 from v8.model.networks.cost import training_flop_per_window
 from v8.model.networks.networks import build_network
-from v8.profile.profile import Profile
 
 
-def test_a_newest_row_network_costs_its_dense_layers_and_one_number_a_task_and_step(
-    make_profile: Callable[..., Profile],
-) -> None:
+def test_a_newest_row_network_costs_its_dense_layers_and_one_number_a_task_and_step() -> None:
     # Forward, two operations per entry: 12 x 6 and 6 x 4 in the layers, 4 for each of 3 tasks x 3 steps:
     # 2 x (72 + 24 + 36) = 264. Training costs three times that.
-    assert training_flop_per_window(make_profile("dense_newest")) == 792
+    assert training_flop_per_window(tiny_profile("dense_newest")) == 792
 
 
-def test_a_newest_row_network_costs_the_same_whatever_it_looks_back(
-    make_profile: Callable[..., Profile],
-) -> None:
-    costs = {training_flop_per_window(make_profile("dense_newest", lookback_bars=bars)) for bars in (20, 60)}
+def test_a_newest_row_network_costs_the_same_whatever_it_looks_back() -> None:
+    costs = {training_flop_per_window(tiny_profile("dense_newest", lookback_bars=bars)) for bars in (20, 60)}
     assert costs == {792}
 
 
@@ -55,10 +50,8 @@ def products_of(operation: Any, node: Any) -> int:
 
 @pytest.mark.tf
 @pytest.mark.parametrize("family", ["transformer", "gru_attention", "lstm_attention", "lstm_close"])
-def test_the_formula_counts_the_products_of_the_graph_but_for_the_heads(
-    family: str, make_profile: Callable[..., Profile]
-) -> None:
-    profile = make_profile(family)
+def test_the_formula_counts_the_products_of_the_graph_but_for_the_heads(family: str) -> None:
+    profile = tiny_profile(family)
     counted = sum(
         products_of(operation, node)
         for operation in build_network(profile, seed=1).operations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import keras
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 from float32_steps import assert_same_forecasts
 from keras_3_10 import unknown_keys
+from tiny_profiles import demo_data
 
 from v8.data.windows.dataset import SeriesData
 from v8.forecaster.model_file import check_keras_file
@@ -30,8 +30,8 @@ def short(horizon_bars: int = 3) -> Profile:
 
 
 @pytest.fixture(scope="module")
-def series(make_data: Callable[..., SeriesData]) -> list[SeriesData]:
-    return [make_data(short(), num_bars=NUM_BARS), make_data(short(), num_bars=NUM_BARS + 100)]
+def series() -> list[SeriesData]:
+    return [demo_data(short(), num_bars=NUM_BARS), demo_data(short(), num_bars=NUM_BARS + 100)]
 
 
 @pytest.fixture(scope="module")

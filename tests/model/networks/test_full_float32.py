@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tiny_profiles import demo_data, tiny_profile
 
 from v8.base import hardware
 from v8.base.hardware import full_float32
-from v8.data.windows.dataset import SeriesData
 from v8.data.windows.span import Span
 from v8.model.baselines.ranges import fit_formulas
 from v8.model.networks import published
 from v8.model.networks.networks import build_network
 from v8.model.networks.published import without_cudnn
 from v8.model.networks.serving import ServingGraph, ServingModel
-from v8.profile.profile import Profile
 
 pytestmark = pytest.mark.tf
 
@@ -50,12 +47,8 @@ def test_on_a_cpu_the_setting_stays() -> None:
         assert tf.config.experimental.tensor_float_32_execution_enabled()
 
 
-def test_prices_survive_a_gpu_that_rounds_factors_to_tf32(
-    make_profile: Callable[..., Profile],
-    make_data: Callable[..., SeriesData],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    data = make_data(make_profile("lstm_dense", calibration="ensemble"))
+def test_prices_survive_a_gpu_that_rounds_factors_to_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = demo_data(tiny_profile("lstm_dense", calibration="ensemble"))
     profile = data.profile
     span = Span(data.table, profile, data.anchors["test"][:64])
     graph = ServingGraph(profile, data.scaling, build_network(profile, seed=5))
@@ -75,10 +68,8 @@ def test_prices_survive_a_gpu_that_rounds_factors_to_tf32(
         np.testing.assert_allclose(rounded[task], exact[task], rtol=2e-5)
 
 
-def test_without_cudnn_reaches_both_directions(
-    make_profile: Callable[..., Profile], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    network = build_network(make_profile("bilstm_seq2seq"), seed=0)
+def test_without_cudnn_reaches_both_directions(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = build_network(tiny_profile("bilstm_seq2seq"), seed=0)
     outer = keras.Model(network.input, network(network.input))
     without_cudnn(outer)
     flags = [layer.forward_layer.use_cudnn for layer in network.layers if hasattr(layer, "forward_layer")]

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import keras
 import numpy as np
 import pytest
 from float32_steps import assert_within_steps
 from network_profiles import network_profiles
+from tiny_profiles import demo_data, tiny_profile
 
-from v8.data.windows.dataset import SeriesData
 from v8.model.networks.networks import build_network
-from v8.profile.profile import Profile, load_profile
+from v8.profile.profile import load_profile
 
 pytestmark = pytest.mark.tf
 
@@ -46,10 +45,8 @@ def test_the_aligned_network_has_the_stated_layers_in_order() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_an_untrained_network_is_the_constant_it_was_given(
-    family: str, make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
-) -> None:
-    data = make_data(make_profile(family))
+def test_an_untrained_network_is_the_constant_it_was_given(family: str) -> None:
+    data = demo_data(tiny_profile(family))
     start = {task.task: task.start for task in data.scaling.tasks}
     network = build_network(data.profile, seed=3, start=start)
     outputs = network(np.random.default_rng(1).normal(size=(5, 20, 12)).astype(np.float32))
@@ -57,16 +54,14 @@ def test_an_untrained_network_is_the_constant_it_was_given(
         np.testing.assert_array_equal(np.asarray(outputs[task]), np.float32([constants] * 5))
 
 
-def test_the_parameters_of_a_newest_row_network_by_hand(make_profile: Callable[..., Profile]) -> None:
+def test_the_parameters_of_a_newest_row_network_by_hand() -> None:
     # 12 features to 6 units to 4: 13 x 6 + 7 x 4 = 106. Three tasks read 4 units into 3 steps: 36. A
     # column of the 4 + 2 + 1 has one side and 3 constants: 28.
-    assert build_network(make_profile("dense_newest"), seed=1).count_params() == 170
+    assert build_network(tiny_profile("dense_newest"), seed=1).count_params() == 170
 
 
-def test_a_newest_row_network_reads_the_newest_row_and_nothing_else(
-    make_profile: Callable[..., Profile],
-) -> None:
-    network = build_network(make_profile("dense_newest"), seed=1)
+def test_a_newest_row_network_reads_the_newest_row_and_nothing_else() -> None:
+    network = build_network(tiny_profile("dense_newest"), seed=1)
     for weight in network.trainable_variables:
         weight.assign(np.random.default_rng(2).normal(size=weight.shape))
     window = np.random.default_rng(1).normal(size=(1, 20, 12)).astype(np.float32)
@@ -79,11 +74,9 @@ def test_a_newest_row_network_reads_the_newest_row_and_nothing_else(
     assert (other != said).all()
 
 
-def test_one_number_a_step_first_moves_high_and_low_apart_and_open_and_close_not_at_all(
-    make_profile: Callable[..., Profile],
-) -> None:
+def test_one_number_a_step_first_moves_high_and_low_apart_and_open_and_close_not_at_all() -> None:
     start = {"ohlc": [[0.0, 2.0, -2.0, 0.5]] * 3, "bands": [[1.0, -1.0]] * 3, "volatility": [[0.25]] * 3}
-    network = build_network(make_profile("dense_newest"), seed=1, start=start)
+    network = build_network(tiny_profile("dense_newest"), seed=1, start=start)
     for task in start:
         layer = network.get_layer(f"range_{task}")
         layer.kernel.assign(np.ones(layer.kernel.shape))
@@ -98,24 +91,24 @@ def test_one_number_a_step_first_moves_high_and_low_apart_and_open_and_close_not
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_g20_the_seed_decides_every_weight(family: str, make_profile: Callable[..., Profile]) -> None:
-    profile = make_profile(family, dropout=0.3)
+def test_g20_the_seed_decides_every_weight(family: str) -> None:
+    profile = tiny_profile(family, dropout=0.3)
     first, same, other = (build_network(profile, seed=seed).get_weights() for seed in (1, 1, 2))
     for one, two in zip(first, same, strict=True):
         np.testing.assert_array_equal(one, two)
     assert any(not np.array_equal(one, two) for one, two in zip(first, other, strict=True))
 
 
-def test_dropout_keeps_a_channel_dropped_through_a_sequence(make_profile: Callable[..., Profile]) -> None:
-    network = build_network(make_profile(dropout=0.5), seed=1)
+def test_dropout_keeps_a_channel_dropped_through_a_sequence() -> None:
+    network = build_network(tiny_profile(dropout=0.5), seed=1)
     layer = next(layer for layer in network.layers if isinstance(layer, keras.layers.Dropout))
     dropped = np.asarray(layer(np.ones((3, 20, 12), np.float32), training=True))
     assert set(np.unique(dropped)) == {0.0, 2.0}
     assert (dropped == dropped[:, :1]).all()
 
 
-def test_sixteen_bit_networks_keep_float32_weights_and_heads(make_profile: Callable[..., Profile]) -> None:
-    network = build_network(make_profile(), seed=1, precision="mixed_bfloat16")
+def test_sixteen_bit_networks_keep_float32_weights_and_heads() -> None:
+    network = build_network(tiny_profile(), seed=1, precision="mixed_bfloat16")
     assert {weight.dtype for weight in network.trainable_variables} == {"float32"}
     assert {output.dtype for output in network.output.values()} == {"float32"}
     assert network.get_layer("encoder_1").compute_dtype == "bfloat16"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -10,12 +9,12 @@ import numpy as np
 import pytest
 from float32_steps import assert_within_steps
 from keras import ops
+from tiny_profiles import tiny_profile
 
 from v8.model.networks.gradients import gradients_of
 from v8.model.networks.networks import build_network, stack
 from v8.model.networks.products import ALL_KINDS, FLOAT32, Products, products_of
 from v8.model.training.step import _compiled
-from v8.profile.profile import Profile
 
 pytestmark = pytest.mark.tf
 
@@ -123,10 +122,8 @@ def test_a_kind_that_does_not_gain_stays_in_float32() -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("family", ["bilstm_seq2seq", "transformer", "gru_attention"])
-def test_gradients_in_mixed_precision_are_near_those_in_float32(
-    family: str, make_profile: Callable[..., Profile]
-) -> None:
-    profile = make_profile(family)
+def test_gradients_in_mixed_precision_are_near_those_in_float32(family: str) -> None:
+    profile = tiny_profile(family)
     network = build_network(profile, seed=1, precision="mixed_bfloat16")
     draws = np.random.default_rng(7)
     x_BMTF = draws.standard_normal((4, 1, 20, 12)).astype(np.float32)

@@ -15,6 +15,7 @@ import pytest
 from float32_steps import assert_same_forecasts
 from numpy_batches import span_batches
 from scaled_units import restore_targets
+from tiny_profiles import demo_data, tiny_profile, tiny_ranged_profile
 
 from v8.data.windows.batches import FleetWindows
 from v8.data.windows.dataset import SeriesData
@@ -45,10 +46,8 @@ def first_windows(data: SeriesData, num_windows: int) -> Span:
 
 @pytest.mark.parametrize("family", ["bilstm_seq2seq", "lstm_dense"])
 @pytest.mark.parametrize("way", WAYS)
-def test_prices_equal_the_scaled_network_s_restored_by_hand(
-    family: str, way: str, make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
-) -> None:
-    data = make_data(make_profile(family, scaling=way))
+def test_prices_equal_the_scaled_network_s_restored_by_hand(family: str, way: str) -> None:
+    data = demo_data(tiny_profile(family, scaling=way))
     network = wild_network(data.profile)
     span = first_windows(data, 32)
     served = build_serving(data.profile, data.scaling, network)[0](span.raw_windows())
@@ -66,10 +65,8 @@ def test_prices_equal_the_scaled_network_s_restored_by_hand(
     assert_same_forecasts(served, expected, span.last_close)
 
 
-def test_ranged_prices_are_the_naive_ones_moved_by_recent_ranges(
-    make_ranged_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
-) -> None:
-    data = make_data(make_ranged_profile())
+def test_ranged_prices_are_the_naive_ones_moved_by_recent_ranges() -> None:
+    data = demo_data(tiny_ranged_profile())
     network = wild_network(data.profile)
     span = first_windows(data, 32)
     windows = span.raw_windows()
@@ -94,11 +91,9 @@ def test_ranged_prices_are_the_naive_ones_moved_by_recent_ranges(
 
 
 @pytest.mark.parametrize("way", [*WAYS, "ranged"])
-def test_the_hour_says_nothing_to_a_network_whose_train_span_holds_too_few_days(
-    way: str, make_ranged_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
-) -> None:
+def test_the_hour_says_nothing_to_a_network_whose_train_span_holds_too_few_days(way: str) -> None:
     """940 bars of 1m, 239 of which warm up, are half a day; of 15m they are seven."""
-    data = make_data(make_ranged_profile(scaling=way), series="BTCUSDT-1m")
+    data = demo_data(tiny_ranged_profile(scaling=way), series="BTCUSDT-1m")
     place = data.profile.features.index("day_sin_1")
     assert (np.float32(0.001) + data.inputs_NF[:, place] == np.float32(0.001)).all()
     assert (np.delete(data.inputs_NF, place, axis=1).std(axis=0) > 0.01).all()
@@ -108,14 +103,12 @@ def test_the_hour_says_nothing_to_a_network_whose_train_span_holds_too_few_days(
     windows[:, :, place] = np.random.default_rng(1).uniform(-1, 1, windows.shape[:2])
     for task, values in serving(windows).items():
         np.testing.assert_array_equal(np.asarray(values), np.asarray(served[task]))
-    held = make_data(make_ranged_profile(scaling=way))
+    held = demo_data(tiny_ranged_profile(scaling=way))
     assert held.inputs_NF[:, place].std() > 0.3
 
 
-def test_an_untrained_ranged_model_moves_the_naive_prices_by_a_constant_number_of_recent_ranges(
-    make_ranged_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
-) -> None:
-    data = make_data(make_ranged_profile())
+def test_an_untrained_ranged_model_moves_the_naive_prices_by_a_constant_number_of_recent_ranges() -> None:
+    data = demo_data(tiny_ranged_profile())
     start = {task.task: task.start for task in data.scaling.tasks}
     serving = build_serving(data.profile, data.scaling, build_network(data.profile, seed=1, start=start))[0]
     span = data.spans["test"]
@@ -136,13 +129,8 @@ def test_an_untrained_ranged_model_moves_the_naive_prices_by_a_constant_number_o
 
 
 @pytest.mark.parametrize("way", [*WAYS, "ranged"])
-def test_forecasts_are_coherent_whatever_the_network_says(
-    way: str,
-    make_profile: Callable[..., Profile],
-    make_ranged_profile: Callable[..., Profile],
-    make_data: Callable[..., SeriesData],
-) -> None:
-    data = make_data(make_ranged_profile() if way == "ranged" else make_profile(scaling=way))
+def test_forecasts_are_coherent_whatever_the_network_says(way: str) -> None:
+    data = demo_data(tiny_ranged_profile() if way == "ranged" else tiny_profile(scaling=way))
     serving = build_serving(data.profile, data.scaling, wild_network(data.profile))[0]
     served = {task: np.asarray(values) for task, values in serving(data.spans["test"].raw_windows()).items()}
     opens, highs, lows, closes = np.moveaxis(served["ohlc"], -1, 0)
@@ -153,11 +141,9 @@ def test_forecasts_are_coherent_whatever_the_network_says(
     assert (served["volatility"] > 0).all()
 
 
-def test_an_untrained_model_forecasts_the_typical_offset(
-    make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
-) -> None:
+def test_an_untrained_model_forecasts_the_typical_offset() -> None:
     """The naive forecast times the train span's median ratio: the `offset` baseline."""
-    data = make_data(make_profile())
+    data = demo_data(tiny_profile())
     start = {task.task: task.start for task in data.scaling.tasks}
     serving = build_serving(data.profile, data.scaling, build_network(data.profile, seed=1, start=start))[0]
     span = data.spans["test"]
@@ -167,14 +153,9 @@ def test_an_untrained_model_forecasts_the_typical_offset(
 
 
 @pytest.mark.parametrize("way", [*WAYS, "ranged"])
-def test_a_model_with_another_series_constants_is_the_one_built_for_it(
-    way: str,
-    make_profile: Callable[..., Profile],
-    make_ranged_profile: Callable[..., Profile],
-    make_data: Callable[..., SeriesData],
-) -> None:
-    profile = make_ranged_profile() if way == "ranged" else make_profile(scaling=way)
-    first, second = (make_data(profile, series=name) for name in ("BTCUSDT-15m", "PEPEUSDT-15m"))
+def test_a_model_with_another_series_constants_is_the_one_built_for_it(way: str) -> None:
+    profile = tiny_ranged_profile() if way == "ranged" else tiny_profile(scaling=way)
+    first, second = (demo_data(profile, series=name) for name in ("BTCUSDT-15m", "PEPEUSDT-15m"))
     network = wild_network(profile)
     model = build_serving(profile, first.scaling, network)[0]
     windows = first_windows(second, 16).raw_windows()
@@ -190,11 +171,9 @@ def drawn_weights(network: keras.Model, seed: int) -> list[np.ndarray]:
     return [rng.normal(0, 0.5, weight.shape).astype(np.float32) for weight in network.trainable_variables]
 
 
-def test_a_serving_model_forecasts_what_the_graph_built_for_its_series_does(
-    make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
-) -> None:
-    profile = make_profile()
-    first, second = (make_data(profile, series=name) for name in ("BTCUSDT-15m", "PEPEUSDT-15m"))
+def test_a_serving_model_forecasts_what_the_graph_built_for_its_series_does() -> None:
+    profile = tiny_profile()
+    first, second = (demo_data(profile, series=name) for name in ("BTCUSDT-15m", "PEPEUSDT-15m"))
     graph = ServingGraph(profile, first.scaling, build_network(profile, seed=0))
     weights = drawn_weights(graph.network, 1)
     windows = first_windows(second, 16).raw_windows()
@@ -218,13 +197,10 @@ USES: dict[str, Callable[[ServingModel, SeriesData, Path], object]] = {
 
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
 def test_a_serving_model_is_the_same_after_its_graph_held_another_series(
-    use: Callable[..., object],
-    tmp_path: Path,
-    make_profile: Callable[..., Profile],
-    make_data: Callable[..., SeriesData],
+    use: Callable[..., object], tmp_path: Path
 ) -> None:
-    profile = make_profile("lstm_dense", calibration="ensemble")
-    first, second = (make_data(profile, series=name) for name in ("BTCUSDT-15m", "PEPEUSDT-15m"))
+    profile = tiny_profile("lstm_dense", calibration="ensemble")
+    first, second = (demo_data(profile, series=name) for name in ("BTCUSDT-15m", "PEPEUSDT-15m"))
     graph = ServingGraph(profile, first.scaling, build_network(profile, seed=0))
     older = ServingModel(graph, first.scaling, drawn_weights(graph.network, 1))
     use(older, first, tmp_path)
@@ -237,10 +213,8 @@ def test_a_serving_model_is_the_same_after_its_graph_held_another_series(
         np.testing.assert_array_equal(one, other)
 
 
-def test_two_models_of_one_series_are_two_models(
-    make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
-) -> None:
-    data = make_data(make_profile("lstm_dense"))
+def test_two_models_of_one_series_are_two_models() -> None:
+    data = demo_data(tiny_profile("lstm_dense"))
     graph = ServingGraph(data.profile, data.scaling, build_network(data.profile, seed=0))
     weights = drawn_weights(graph.network, 1)
     zeros = [np.zeros_like(weight) for weight in weights]
@@ -252,10 +226,8 @@ def test_two_models_of_one_series_are_two_models(
     np.testing.assert_array_equal(points[0], points[2])
 
 
-def test_constants_are_the_same_for_every_window_even_one_without_a_number_in_it(
-    make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
-) -> None:
-    data = make_data(make_profile())
+def test_constants_are_the_same_for_every_window_even_one_without_a_number_in_it() -> None:
+    data = demo_data(tiny_profile())
     model = build_serving(data.profile, data.scaling, wild_network(data.profile))[0]
     layer = model.get_layer("constants")
     windows = first_windows(data, 3).raw_windows()
@@ -279,10 +251,8 @@ assert not any(name == "v8" or name.startswith("v8.") for name in sys.modules)
 
 
 @pytest.mark.process
-def test_g15_plain_keras_gives_the_same_prices_without_v8(
-    tmp_path: Path, make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
-) -> None:
-    data = make_data(make_profile(dropout=0.3))
+def test_g15_plain_keras_gives_the_same_prices_without_v8(tmp_path: Path) -> None:
+    data = demo_data(tiny_profile(dropout=0.3))
     serving = build_serving(data.profile, data.scaling, wild_network(data.profile))[0]
     windows = first_windows(data, 8).raw_windows()
     serving.save(tmp_path / "model.keras")
@@ -296,10 +266,8 @@ def test_g15_plain_keras_gives_the_same_prices_without_v8(
             np.testing.assert_array_equal(plain[task], np.asarray(values))
 
 
-def test_the_file_holds_stock_keras_only(
-    tmp_path: Path, make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
-) -> None:
-    data = make_data(make_profile())
+def test_the_file_holds_stock_keras_only(tmp_path: Path) -> None:
+    data = demo_data(tiny_profile())
     build_serving(data.profile, data.scaling, wild_network(data.profile))[0].save(tmp_path / "model.keras")
     with zipfile.ZipFile(tmp_path / "model.keras") as archive:
         text = archive.read("config.json").decode("utf-8")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import keras
@@ -12,6 +11,7 @@ from float32_steps import assert_same_forecasts, assert_within_steps
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras_3_10 import unknown_keys
+from tiny_profiles import demo_data, tiny_profile, tiny_ranged_profile
 
 from v8.base.arrays import MAX_STEPS
 from v8.data.windows.dataset import SeriesData
@@ -20,7 +20,6 @@ from v8.model.baselines.ranges import fit_formulas
 from v8.model.networks.networks import build_network
 from v8.model.networks.published import forecast_windows, split_outputs
 from v8.model.networks.serving import ServingGraph, ServingModel, build_serving
-from v8.profile.profile import Profile
 from v8.profile.tasks import TASKS
 from v8.runs.stages import calibrate
 
@@ -30,8 +29,8 @@ LEVELS = (0.1, 0.25, 0.5, 0.9)
 
 
 @pytest.fixture(scope="module")
-def data(make_ranged_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]) -> SeriesData:
-    return make_data(make_ranged_profile(quantiles=LEVELS))
+def data() -> SeriesData:
+    return demo_data(tiny_ranged_profile(quantiles=LEVELS))
 
 
 @pytest.fixture(scope="module")
@@ -88,10 +87,8 @@ def test_a_calibrated_file_is_read_by_plain_keras_and_says_the_same(
     require_coherent(forecasts.points, forecasts.quantiles)
 
 
-def test_quantiles_leave_the_point_forecast_where_it_is(
-    data: SeriesData, make_ranged_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
-) -> None:
-    plain = make_data(make_ranged_profile())
+def test_quantiles_leave_the_point_forecast_where_it_is(data: SeriesData) -> None:
+    plain = demo_data(tiny_ranged_profile())
     network = started(plain)
     other = started(data)
     for weight in network.weights:
@@ -110,11 +107,9 @@ def test_quantiles_leave_the_point_forecast_where_it_is(
 
 
 @pytest.mark.parametrize("family", ["bilstm_seq2seq", "lstm_dense", "transformer", "gru_attention"])
-def test_every_family_is_published_with_quantiles_that_its_network_does_not_know(
-    family: str, make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
-) -> None:
+def test_every_family_is_published_with_quantiles_that_its_network_does_not_know(family: str) -> None:
     tasks = {task: {"weight": 1.0, "loss": "mse"} for task in ("ohlc", "bands", "volatility")}
-    data = make_data(make_profile(family, quantiles=LEVELS, tasks=tasks))
+    data = demo_data(tiny_profile(family, quantiles=LEVELS, tasks=tasks))
     network = build_network(data.profile, seed=1)
     model, alone = build_serving(data.profile, data.scaling, network)
     shapes = {name: tuple(output.shape[1:]) for name, output in model.output.items()}
@@ -141,10 +136,8 @@ def test_beside_an_uncalibrated_network_paths_say_the_quantiles_alone(data: Seri
         assert (widths[:, -1] > 0).all() and np.ptp(widths[:, -1]) > 0
 
 
-def test_an_ensemble_has_the_quantiles_of_its_paths(
-    make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData], tmp_path: Path
-) -> None:
-    data = make_data(make_profile("dense_newest", calibration="ensemble", quantiles=LEVELS))
+def test_an_ensemble_has_the_quantiles_of_its_paths(tmp_path: Path) -> None:
+    data = demo_data(tiny_profile("dense_newest", calibration="ensemble", quantiles=LEVELS))
     graph = ServingGraph(data.profile, data.scaling, started(data))
     weights = [np.asarray(weight) for weight in graph.network.trainable_variables]
     model = ServingModel(graph, data.scaling, weights)
@@ -169,12 +162,10 @@ def test_an_ensemble_has_the_quantiles_of_its_paths(
 
 
 def test_a_calibrated_ensemble_holds_its_shares_of_the_validation_windows(
-    make_profile: Callable[..., Profile],
-    make_data: Callable[..., SeriesData],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("v8.model.baselines.ranges.HALF_TRUST_WINDOWS", 0)
-    data = make_data(make_profile("dense_newest", calibration="ensemble", quantiles=LEVELS))
+    data = demo_data(tiny_profile("dense_newest", calibration="ensemble", quantiles=LEVELS))
     graph = ServingGraph(data.profile, data.scaling, started(data))
     span = data.spans["validation"]
     weights = [np.asarray(weight) for weight in graph.network.trainable_variables]

@@ -6,7 +6,6 @@ import gc
 import subprocess
 import sys
 import weakref
-from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
@@ -14,21 +13,20 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from keras import ops
+from tiny_profiles import demo_data, tiny_profile
 
 from v8.data.windows.batches import FleetWindows, gathered
-from v8.data.windows.dataset import SeriesData
 from v8.model.training.epoch_input import epoch_dataset, epoch_iterator, on_device
 from v8.model.training.trainer import FleetMember, Trainer
-from v8.profile.profile import Profile
 
 SEEDS = [7, 8]
 FIRST_EPOCHS = [3, 1]
 
 
 @pytest.fixture
-def windows(make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]) -> FleetWindows:
-    profile = make_profile()
-    return FleetWindows([make_data(profile), make_data(profile, series="ETHUSDT-1h", num_bars=500)])
+def windows() -> FleetWindows:
+    profile = tiny_profile()
+    return FleetWindows([demo_data(profile), demo_data(profile, series="ETHUSDT-1h", num_bars=500)])
 
 
 @pytest.mark.tf
@@ -76,14 +74,12 @@ def test_windows_cut_by_a_compiled_program_have_the_bits_of_numpy_s(windows: Fle
 
 @pytest.mark.tf
 @pytest.mark.nightly
-def test_series_of_other_lengths_share_a_program_and_tables_go_with_their_fit(
-    make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
-) -> None:
-    profile = make_profile(training={"epochs": 1})
+def test_series_of_other_lengths_share_a_program_and_tables_go_with_their_fit() -> None:
+    profile = tiny_profile(training={"epochs": 1})
     trainer = Trainer(profile)
     alive = []
     for num_bars in (500, 640):
-        data = make_data(profile, num_bars=num_bars)
+        data = demo_data(profile, num_bars=num_bars)
         fit = trainer.fit_fleet([FleetMember(data, 1)])
         ((_, result),) = fit
         alive.append(weakref.ref(data.inputs_NF))
@@ -109,7 +105,7 @@ def test_an_iterator_that_is_given_up_lets_its_series_go(windows: FleetWindows) 
 INTERRUPTED = """
 import os, signal, sys, threading
 sys.path[:0] = [{tests!r}, {tests!r} + "/parts"]
-from conftest import demo_table, tiny_profile
+from tiny_profiles import demo_table, tiny_profile
 from v8.base.interruption import deferred_interrupts
 from v8.model.training.epoch_input import epoch_iterator
 from v8.data.windows.batches import FleetWindows

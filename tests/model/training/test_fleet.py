@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from float32_steps import assert_within_steps
 from numpy_batches import span_batches, training_batches
+from tiny_profiles import demo_data, tiny_profile, tiny_ranged_profile
 from trained_alone import fit
 
 from v8.base.errors import DivergedError
@@ -18,7 +19,6 @@ from v8.data.windows.dataset import SeriesData
 from v8.model.networks.networks import build_network
 from v8.model.training.progress import EpochRecord
 from v8.model.training.trainer import FleetMember, Trainer, TrainingResult
-from v8.profile.profile import Profile
 
 pytestmark = pytest.mark.tf
 
@@ -107,9 +107,9 @@ def serial_fit(network: keras.Model, data: SeriesData, seed: int) -> dict[str, l
 
 
 @pytest.fixture(scope="module")
-def series(make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]) -> list[SeriesData]:
-    profile = make_profile(training=TRAINING)
-    return [make_data(profile, series=name, num_bars=bars) for name, bars in NAMES]
+def series() -> list[SeriesData]:
+    profile = tiny_profile(training=TRAINING)
+    return [demo_data(profile, series=name, num_bars=bars) for name, bars in NAMES]
 
 
 def fleet_fit(
@@ -183,12 +183,9 @@ def test_a_member_does_not_depend_on_its_fleet(
 
 @pytest.mark.nightly
 def test_a_member_that_diverges_stops_with_a_reason_and_the_others_go_on(
-    make_data: Callable[..., SeriesData],
-    series: list[SeriesData],
-    trainer: Trainer,
-    fleet: dict[int, TrainingResult | DivergedError],
+    series: list[SeriesData], trainer: Trainer, fleet: dict[int, TrainingResult | DivergedError]
 ) -> None:
-    sick = make_data(series[1].profile, series=NAMES[1][0], num_bars=NAMES[1][1])
+    sick = demo_data(series[1].profile, series=NAMES[1][0], num_bars=NAMES[1][1])
     sick.inputs_NF[100] = np.nan
     results = fleet_fit([series[0], sick, series[2]], trainer)
     assert isinstance(results[1], DivergedError)
@@ -240,13 +237,11 @@ def weighted(batch: Batch) -> tuple[Any, dict[str, Any], dict[str, Any]]:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("family", ["transformer", "gru_attention", "lstm_attention"])
-def test_g18_a_fleet_of_two_of_another_family_follows_serial_fits(
-    family: str, make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
-) -> None:
+def test_g18_a_fleet_of_two_of_another_family_follows_serial_fits(family: str) -> None:
     tasks = {"ohlc": {"weight": 1.0, "loss": "mae"}}
     training = {"epochs": 2, "learning_rate": 0.005, "batch_size": 128}
-    profile = make_profile(family, tasks=tasks, training=training, lookback_bars=6, horizon_bars=2)
-    fleet = [make_data(profile, series=name, num_bars=bars) for name, bars in NAMES[:2]]
+    profile = tiny_profile(family, tasks=tasks, training=training, lookback_bars=6, horizon_bars=2)
+    fleet = [demo_data(profile, series=name, num_bars=bars) for name, bars in NAMES[:2]]
     for place, ours in fleet_fit(fleet).items():
         assert isinstance(ours, TrainingResult)
         losses = weighted_losses(fleet[place], seed=10 + place, is_eager=True)
@@ -255,11 +250,9 @@ def test_g18_a_fleet_of_two_of_another_family_follows_serial_fits(
 
 
 @pytest.mark.nightly
-def test_g18_a_fleet_of_ranged_newest_row_networks_follows_serial_fits_with_sample_weights(
-    make_ranged_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
-) -> None:
-    profile = make_ranged_profile(training={"epochs": 2, "learning_rate": 0.02})
-    fleet = [make_data(profile), make_data(profile, series="ETHUSDT-1h", num_bars=800)]
+def test_g18_a_fleet_of_ranged_newest_row_networks_follows_serial_fits_with_sample_weights() -> None:
+    profile = tiny_ranged_profile(training={"epochs": 2, "learning_rate": 0.02})
+    fleet = [demo_data(profile), demo_data(profile, series="ETHUSDT-1h", num_bars=800)]
     for place, ours in fleet_fit(fleet).items():
         assert isinstance(ours, TrainingResult)
         losses = weighted_losses(fleet[place], seed=10 + place)

@@ -28,7 +28,7 @@ if {is_blocked}:
     hide_tensorflow()
 import keras
 import numpy as np
-from conftest import demo_table, tiny_profile
+from tiny_profiles import demo_table, tiny_profile
 from v8.data.windows.dataset import prepare_series
 from v8.data.windows.span import Span
 from v8.model.training.trainer import FleetMember, Trainer

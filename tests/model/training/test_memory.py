@@ -18,7 +18,7 @@ PROGRAM = """
 import json, os, sys
 from pathlib import Path
 sys.path[:0] = [{tests!r}, {tests!r} + "/parts"]
-from conftest import demo_table, tiny_profile
+from tiny_profiles import demo_table, tiny_profile
 from trained_alone import fit
 from v8.data.windows.dataset import prepare_series
 from v8.model.training.trainer import Trainer

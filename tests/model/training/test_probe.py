@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tiny_profiles import tiny_profile
 
 from v8.model.networks.cost import ceiling_pct, training_flop_per_window
 from v8.model.training import probe
@@ -14,9 +14,9 @@ from v8.profile.profile import Profile, load_profile
 
 
 @pytest.fixture(scope="module")
-def small(make_profile: Callable[..., Profile]) -> Profile:
+def small() -> Profile:
     network = {"family": "lstm_dense", "encoder_units": (4,), "dense_units": (4,), "dropout": 0.1}
-    return make_profile("lstm_dense", network=network, tasks={"ohlc": {"weight": 1.0, "loss": "mae"}})
+    return tiny_profile("lstm_dense", network=network, tasks={"ohlc": {"weight": 1.0, "loss": "mae"}})
 
 
 def test_percent_of_the_ceiling_follows_from_the_formula(small: Profile) -> None:
@@ -50,9 +50,9 @@ def test_stock_and_our_step_are_measured_on_the_same_network_and_batch(small: Pr
 
 
 @pytest.mark.tf
-def test_a_network_that_is_its_own_short_one_is_compiled_once(make_profile: Callable[..., Profile]) -> None:
+def test_a_network_that_is_its_own_short_one_is_compiled_once() -> None:
     network = {"family": "dense_newest", "dense_units": (4,), "dropout": 0.0}
-    small = make_profile("dense_newest", network=network, tasks={"ohlc": {"weight": 1.0, "loss": "mae"}})
+    small = tiny_profile("dense_newest", network=network, tasks={"ohlc": {"weight": 1.0, "loss": "mae"}})
     assert probe.shortened(small) is small
     whole = probe.step_speed("ours", small, "float32", 0.05)
     (compiled,) = probe._newest_steps.values()
@@ -99,14 +99,12 @@ def test_the_small_network_is_one_lstm_and_one_dense_layer_of_the_first_width() 
 
 
 @pytest.mark.tf
-def test_the_first_units_are_those_of_the_layer_that_reads_the_window(
-    make_profile: Callable[..., Profile],
-) -> None:
+def test_the_first_units_are_those_of_the_layer_that_reads_the_window() -> None:
     families = ("bilstm_seq2seq", "lstm_dense", "dense_newest")
-    assert [make_profile(family).network.first_units for family in families] == [6, 6, 6]
-    short: Any = probe.shortened(make_profile("bilstm_seq2seq")).network
+    assert [tiny_profile(family).network.first_units for family in families] == [6, 6, 6]
+    short: Any = probe.shortened(tiny_profile("bilstm_seq2seq")).network
     assert (short.family, short.encoder_units, short.dense_units) == ("lstm_dense", (6,), (6,))
-    light = make_profile("dense_newest")
+    light = tiny_profile("dense_newest")
     assert probe.shortened(light) is light
 
 

@@ -27,7 +27,7 @@ def found():
 with kept_programs():
     sys.path[:0] = [sys.argv[1], sys.argv[1] + "/parts"]
     before = found()
-    from conftest import demo_table, tiny_profile
+    from tiny_profiles import demo_table, tiny_profile
     from trained_alone import fit
     from v8.data.windows.dataset import prepare_series
     from v8.model.training.trainer import Trainer

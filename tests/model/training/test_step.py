@@ -10,6 +10,7 @@ import pytest
 from fleets import fleet_of
 from float32_steps import assert_within_steps
 from numpy_batches import training_batches
+from tiny_profiles import demo_data, tiny_profile
 
 from v8.data.windows.batches import Batch, FleetWindows, num_batches
 from v8.data.windows.dataset import SeriesData
@@ -44,13 +45,8 @@ def batches_of(fleet: list[SeriesData], num: int) -> list[Batch]:
         ("dense_newest", {"optimizer": "adamw", "weight_decay": 0.9}),
     ],
 )
-def test_ten_steps_equal_stock_keras(
-    family: str,
-    training: dict[str, Any],
-    make_profile: Callable[..., Profile],
-    make_data: Callable[..., SeriesData],
-) -> None:
-    data = make_data(make_profile(family, training=training))
+def test_ten_steps_equal_stock_keras(family: str, training: dict[str, Any]) -> None:
+    data = demo_data(tiny_profile(family, training=training))
     rate = data.profile.training.learning_rate
     stock = build_network(data.profile, seed=9)
     fleet = fleet_of([stock])
@@ -74,14 +70,12 @@ def test_ten_steps_equal_stock_keras(
 
 
 @pytest.mark.nightly
-def test_batches_gathered_in_parts_step_as_one_batch_does(
-    make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
-) -> None:
+def test_batches_gathered_in_parts_step_as_one_batch_does() -> None:
     """The last part of the second series is half empty, and a third has no window in any part."""
-    whole = make_profile(training={"batch_size": 16, "clip_norm": 0.05})
+    whole = tiny_profile(training={"batch_size": 16, "clip_norm": 0.05})
     parts = {"batch_size": 8, "gradient_accumulation": 2, "cpu_batch_size": 4}
-    parted = make_profile(training={**parts, "clip_norm": 0.05})
-    fleet = [make_data(parted, series=name) for name in ("BTCUSDT-15m", "ETHUSDT-15m", "XRPUSDT-1h")]
+    parted = tiny_profile(training={**parts, "clip_norm": 0.05})
+    fleet = [demo_data(parted, series=name) for name in ("BTCUSDT-15m", "ETHUSDT-15m", "XRPUSDT-1h")]
     (batch,) = batches_of(fleet, 1)
     weight_BM = np.array(batch.weight_BM)
     weight_BM[14:, 1] = 0
@@ -98,8 +92,8 @@ def test_batches_gathered_in_parts_step_as_one_batch_does(
     np.testing.assert_array_equal(found[0].weight_sum, found[1].weight_sum)
 
 
-def test_weights_are_taken_apart_as_they_were_laid(make_profile: Callable[..., Profile]) -> None:
-    fleet = fleet_of([build_network(make_profile(), seed=seed) for seed in (1, 2)])
+def test_weights_are_taken_apart_as_they_were_laid() -> None:
+    fleet = fleet_of([build_network(tiny_profile(), seed=seed) for seed in (1, 2)])
     weights = [np.asarray(weight) for weight in fleet.trainable_variables]
     for one, other in zip(weights, unflattened(fleet, flattened(weights)), strict=True):
         np.testing.assert_array_equal(one, other)
@@ -108,12 +102,10 @@ def test_weights_are_taken_apart_as_they_were_laid(make_profile: Callable[..., P
 
 
 @pytest.fixture(scope="module")
-def three(
-    make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
-) -> tuple[list[SeriesData], Batch]:
+def three() -> tuple[list[SeriesData], Batch]:
     # The gradient of an absolute error is never large; that of a squared one grows with it.
-    profile = make_profile(dropout=0.3, tasks={"ohlc": {"weight": 1.0, "loss": "mse"}})
-    fleet = [make_data(profile, series=name) for name in ("BTCUSDT-15m", "ETHUSDT-15m", "XRPUSDT-1h")]
+    profile = tiny_profile(dropout=0.3, tasks={"ohlc": {"weight": 1.0, "loss": "mse"}})
+    fleet = [demo_data(profile, series=name) for name in ("BTCUSDT-15m", "ETHUSDT-15m", "XRPUSDT-1h")]
     return fleet, batches_of(fleet, 1)[0]
 
 

@@ -15,10 +15,10 @@ import pytest
 from float32_steps import assert_within_steps
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tiny_profiles import demo_data, demo_table, table_with, tiny_profile
 from trained_alone import fit
 
 from v8.base.errors import ArtifactError, DivergedError
-from v8.data.features.table import FeatureTable
 from v8.data.windows.dataset import SeriesData, prepare_series
 from v8.data.windows.span import Span
 from v8.model.baselines.ranges import fit_formulas
@@ -26,7 +26,6 @@ from v8.model.training.checkpoint import Checkpoint, Progress
 from v8.model.training.progress import EpochRecord, LossPatience
 from v8.model.training.step import FleetState
 from v8.model.training.trainer import FleetMember, InitialWeights, Trainer, TrainingResult, _FleetFit
-from v8.profile.profile import Profile
 
 pytestmark = pytest.mark.tf
 
@@ -36,25 +35,21 @@ def same_weights(one: TrainingResult, two: TrainingResult) -> bool:
 
 
 @pytest.fixture(scope="module")
-def learnable(
-    make_profile: Callable[..., Profile],
-    make_table: Callable[..., FeatureTable],
-    change_table: Callable[..., FeatureTable],
-) -> SeriesData:
+def learnable() -> SeriesData:
     """A market in which the next close is known from the last RSI."""
-    profile = make_profile(
+    profile = tiny_profile(
         dropout=0.1,
         horizon_bars=1,
         features=("open", "high", "low", "close", "rsi"),
         tasks={"ohlc": {"weight": 1.0, "loss": "mse"}},
         training={"epochs": 4, "learning_rate": 0.03},
     )
-    table = make_table(profile)
+    table = demo_table(profile)
     steps = np.random.default_rng(3).normal(0, 0.01, len(table))
     close = 100 * np.exp(np.cumsum(steps))
     coming = np.append(steps[1:], 0.0)
     changed = dict.fromkeys(("open", "high", "low", "close"), close)
-    return prepare_series(change_table(table, rsi=50 + 1_000 * coming, **changed), profile)
+    return prepare_series(table_with(table, rsi=50 + 1_000 * coming, **changed), profile)
 
 
 @pytest.fixture(scope="module")
@@ -96,11 +91,9 @@ def test_a_series_trained_after_another_is_untouched_by_it(
 
 
 @pytest.fixture
-def two_series(
-    make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
-) -> list[SeriesData]:
-    profile = make_profile()
-    return [make_data(profile, series=name) for name in ("BTCUSDT-15m", "ETHUSDT-15m")]
+def two_series() -> list[SeriesData]:
+    profile = tiny_profile()
+    return [demo_data(profile, series=name) for name in ("BTCUSDT-15m", "ETHUSDT-15m")]
 
 
 def drawn_weights(trainer: Trainer, seed: int) -> list[np.ndarray]:
@@ -111,11 +104,9 @@ def drawn_weights(trainer: Trainer, seed: int) -> list[np.ndarray]:
 
 
 @pytest.mark.nightly
-def test_the_published_model_keeps_nothing_of_the_series_before(
-    make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData], tmp_path: Path
-) -> None:
-    profile = make_profile(calibration="ensemble")
-    first, second = (make_data(profile, series=name) for name in ("BTCUSDT-15m", "ETHUSDT-15m"))
+def test_the_published_model_keeps_nothing_of_the_series_before(tmp_path: Path) -> None:
+    profile = tiny_profile(calibration="ensemble")
+    first, second = (demo_data(profile, series=name) for name in ("BTCUSDT-15m", "ETHUSDT-15m"))
     used = Trainer(first.profile)
     fresh = Trainer(first.profile)
     before = used.serving_model(first, drawn_weights(used, 1))
@@ -203,10 +194,8 @@ def test_a_network_that_begins_from_a_champion_is_first_what_that_was(
     assert not same_weights(fitted, fit(trainer, learnable, seed=6))
 
 
-def test_a_network_that_is_taught_begins_with_every_weight_in_its_place(
-    make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
-) -> None:
-    data = make_data(make_profile("gru_attention", dropout=0.3, teacher_forcing=0.5))
+def test_a_network_that_is_taught_begins_with_every_weight_in_its_place() -> None:
+    data = demo_data(tiny_profile("gru_attention", dropout=0.3, teacher_forcing=0.5))
     teacher_forced = Trainer(data.profile)
     drawn = drawn_weights(teacher_forced, 3)
     state = teacher_forced.first_state(
@@ -362,17 +351,15 @@ def test_a_checkpoint_keeps_every_array(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def ruinous(make_profile: Callable[..., Profile]) -> Trainer:
+def ruinous() -> Trainer:
     """A learning rate of 1 ruins a network at once."""
     training = {"epochs": 5, "learning_rate": 1.0, "early_stopping_patience_epochs": 2}
-    return Trainer(make_profile("dense_newest", training=training))
+    return Trainer(tiny_profile("dense_newest", training=training))
 
 
-def test_training_that_never_helps_keeps_the_untrained_network(
-    ruinous: Trainer, make_data: Callable[..., SeriesData]
-) -> None:
+def test_training_that_never_helps_keeps_the_untrained_network(ruinous: Trainer) -> None:
     """Epoch 0 wins and patience ends the training."""
-    data = make_data(ruinous.profile)
+    data = demo_data(ruinous.profile)
     result = fit(ruinous, data, seed=1)
     assert (result.best_epoch, result.stopped_by, len(result.history)) == (0, "early stopping", 2)
     first = ruinous.network_weights(ruinous.first_state([FleetMember(data, 1)]).take(0).weights)
@@ -381,16 +368,11 @@ def test_training_that_never_helps_keeps_the_untrained_network(
 
 @pytest.mark.parametrize(("compile_s", "num_programs"), [(0.0, 2), (1e9, 1)])
 def test_a_second_fleet_moves_to_a_smaller_program_only_for_more_than_compiling_it_takes(
-    make_profile: Callable[..., Profile],
-    make_data: Callable[..., SeriesData],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    compile_s: float,
-    num_programs: int,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, compile_s: float, num_programs: int
 ) -> None:
     """A later fleet of the same size has nothing to compile itself, and must not take that for free."""
-    trainer = Trainer(make_profile("dense_newest", training={"epochs": 3}))
-    data = make_data(trainer.profile)
+    trainer = Trainer(tiny_profile("dense_newest", training={"epochs": 3}))
+    data = demo_data(trainer.profile)
     ended = tmp_path / "ended.npz"
     fit(trainer, data, seed=1, checkpoint=ended)
     dict(trainer.fit_fleet([FleetMember(data, 1), FleetMember(data, 2)]))
@@ -404,10 +386,8 @@ def test_a_second_fleet_moves_to_a_smaller_program_only_for_more_than_compiling_
     assert len(sizes) == num_programs
 
 
-def test_a_loss_that_is_no_number_stops_the_series_with_a_reason(
-    ruinous: Trainer, make_table: Callable[..., FeatureTable]
-) -> None:
-    data = prepare_series(make_table(ruinous.profile), ruinous.profile)
+def test_a_loss_that_is_no_number_stops_the_series_with_a_reason(ruinous: Trainer) -> None:
+    data = prepare_series(demo_table(ruinous.profile), ruinous.profile)
     data.inputs_NF[200] = np.nan
     with pytest.raises(DivergedError, match=r"BTCUSDT-15m: .* in epoch 1\. Lower"):
         fit(ruinous, data, seed=1)

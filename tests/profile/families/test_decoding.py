@@ -11,6 +11,7 @@ import pytest
 from fleets import fleet_of
 from float32_steps import assert_within_steps
 from keras import ops
+from tiny_profiles import tiny_profile
 
 from v8.model.networks.networks import ACTUAL, WINDOW, build_network, counterparts, has_teacher_forcing
 from v8.profile.families.autoregressive import positions
@@ -107,10 +108,8 @@ BY_HAND: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize("family", DECODERS)
-def test_the_published_graph_decodes_as_one_does_step_by_step(
-    family: str, make_profile: Callable[..., Profile]
-) -> None:
-    profile = make_profile(family)
+def test_the_published_graph_decodes_as_one_does_step_by_step(family: str) -> None:
+    profile = tiny_profile(family)
     network = drawn(build_network(profile, seed=1))
     window = window_of(profile)
     said = np.asarray(network(window)["ohlc"])
@@ -125,10 +124,8 @@ def test_the_published_graph_decodes_as_one_does_step_by_step(
 
 
 @pytest.mark.parametrize("family", DECODERS)
-def test_no_output_depends_on_a_later_target_and_the_published_graph_on_none(
-    family: str, make_profile: Callable[..., Profile]
-) -> None:
-    profile = make_profile(family, dropout=0.3, teacher_forcing=0.5)
+def test_no_output_depends_on_a_later_target_and_the_published_graph_on_none(family: str) -> None:
+    profile = tiny_profile(family, dropout=0.3, teacher_forcing=0.5)
     fleet = fleet_of([drawn(build_network(profile, seed=1, uses_teacher_forcing=True))])
     weights = [ops.convert_to_numpy(one) for one in fleet.trainable_variables]
     constants = [ops.convert_to_numpy(one) for one in fleet.non_trainable_variables]
@@ -156,23 +153,19 @@ def test_no_output_depends_on_a_later_target_and_the_published_graph_on_none(
 
 
 @pytest.mark.parametrize("family", DECODERS)
-def test_a_teacher_s_share_decides_how_often_the_actual_values_is_read(
-    family: str, make_profile: Callable[..., Profile]
-) -> None:
-    profile = make_profile(family, teacher_forcing=0.25)
+def test_a_teacher_s_share_decides_how_often_the_actual_values_is_read(family: str) -> None:
+    profile = tiny_profile(family, teacher_forcing=0.25)
     network = build_network(profile, seed=1, uses_teacher_forcing=True)
     is_own = np.asarray(network.get_layer("teacher")(np.ones((4_000, 2, 1)), training=True)) > 0
     # 8,000 draws: the share has a deviation of sqrt(0.25 x 0.75 / 8,000) = 0.005; 5 of them are 0.025.
     assert abs(1 - is_own.mean() - 0.25) < 0.025
-    assert not has_teacher_forcing(make_profile(family))
-    assert not has_teacher_forcing(make_profile(family, teacher_forcing=0.5, horizon_bars=1))
+    assert not has_teacher_forcing(tiny_profile(family))
+    assert not has_teacher_forcing(tiny_profile(family, teacher_forcing=0.5, horizon_bars=1))
 
 
 @pytest.mark.parametrize("family", DECODERS)
-def test_a_taught_network_has_the_weights_of_the_published_one_by_name(
-    family: str, make_profile: Callable[..., Profile]
-) -> None:
-    profile = make_profile(family, teacher_forcing=0.5)
+def test_a_taught_network_has_the_weights_of_the_published_one_by_name(family: str) -> None:
+    profile = tiny_profile(family, teacher_forcing=0.5)
     free, teacher_forced = (
         build_network(profile, seed=4, uses_teacher_forcing=flag) for flag in (False, True)
     )

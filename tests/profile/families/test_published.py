@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ import pytest
 from demo_jobs import demo_jobs
 from float32_steps import assert_same_forecasts
 from keras_3_10 import unknown_keys
+from tiny_profiles import tiny_profile
 
 from v8.forecaster.forecaster import Forecaster
 from v8.forecaster.model_file import check_keras_file
@@ -37,22 +37,22 @@ assert not any(name == "v8" or name.startswith("v8.") for name in sys.modules)
 
 
 @pytest.fixture(scope="module")
-def published(make_profile: Callable[..., Profile], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder a family with two models each, and what plain Keras says to windows of prices."""
     home = tmp_path_factory.mktemp("published")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("V8_HOME", str(home / "home"))
         for family in FAMILIES:
-            train(shrunken(make_profile, family), home / family)
+            train(shrunken(family), home / family)
     draws = np.random.default_rng(1).normal(0, 1e-3, (3, 6, 4)).cumsum(axis=1)
     np.save(home / "windows.npy", (100 * np.exp(draws)).astype(np.float32))
     subprocess.run([sys.executable, "-I", "-c", PLAIN_KERAS], cwd=home, check=True)
     return home
 
 
-def shrunken(make_profile: Callable[..., Profile], family: str) -> Profile:
+def shrunken(family: str) -> Profile:
     """Return the shape of a V4 profile, small: candles alone in, candles out, half of them taught."""
-    return make_profile(
+    return tiny_profile(
         family,
         teacher_forcing=0.5,
         features=OHLC,

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from nbclient import NotebookClient
 from signs import without_signs
+from tiny_profiles import tiny_profile
 
 import v8
 from v8.data.market.series import Series
@@ -49,11 +50,11 @@ def texts(cell: Any) -> Iterator[str]:
 
 
 @pytest.fixture
-def place(tmp_path: Path, make_profile: Any) -> Path:
+def place(tmp_path: Path) -> Path:
     """A small profile, and candles of the demo market as a file of the user: as `demo` none are published."""
     small = {"features": OHLC, "tasks": {"ohlc": {"weight": 1.0, "loss": "mae"}}, "calibration": "none"}
     small |= {"lookback_bars": 2, "horizon_bars": 1, "newest_bars": 400}
-    profile = make_profile("dense_newest", **small)
+    profile = tiny_profile("dense_newest", **small)
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(profile.model_dump(mode="json")))
     (tmp_path / "candles").mkdir()
     frame = open_source("demo").candles(Series.parse(SERIES), profile.newest_bars).to_frame()

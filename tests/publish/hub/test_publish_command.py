@@ -16,6 +16,7 @@ import yaml
 from forked import called
 from ledger_entries import ISSUER, made_entry
 from signs import without_signs
+from tiny_profiles import tiny_profile
 from typer.testing import CliRunner, Result
 
 from v8.annexes.live.ledger.database import Ledger
@@ -315,11 +316,9 @@ def test_the_main_job_does_not_publish_when_a_series_failed_and_says_how_to(hub:
 
 @pytest.mark.nightly
 @pytest.mark.process
-def test_the_main_job_publishes_what_it_trained(
-    hub: Any, tmp_path: Path, make_profile: Any, tokens: Any
-) -> None:
+def test_the_main_job_publishes_what_it_trained(hub: Any, tmp_path: Path, tokens: Any) -> None:
     profile = tmp_path / "tiny.yaml"
-    tiny = make_profile("dense_newest", training={"epochs": 1}, newest_bars=420)
+    tiny = tiny_profile("dense_newest", training={"epochs": 1}, newest_bars=420)
     profile.write_text(yaml.safe_dump(tiny.model_dump(mode="json")))
     candles = open_source("demo").candles(Series.parse("BTCUSDT-15m"), 420)
     candles.to_frame().reset_index().to_csv(tmp_path / "BTCUSDT-15m.csv", index=False)

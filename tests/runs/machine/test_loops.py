@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_profiles import tiny_profile
 
 from v8.base.child import ChildResult
 from v8.model.networks.cost import training_flop_per_window
@@ -71,47 +72,45 @@ def settled(profile: Profile) -> str:
     ],
 )
 def test_loops_become_one_kernel_where_that_is_clearly_faster(
-    make_profile: MakeProfile, monkeypatch: pytest.MonkeyPatch, speeds: list[float], loops: Loops
+    monkeypatch: pytest.MonkeyPatch, speeds: list[float], loops: Loops
 ) -> None:
     told(monkeypatch, speeds)
-    assert settled(make_profile()) == FLAGS[loops]
+    assert settled(tiny_profile()) == FLAGS[loops]
 
 
-def test_a_network_is_measured_once(make_profile: MakeProfile, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = told(monkeypatch, SPEEDS)
-    assert settled(make_profile()) == FLAGS["whole"]
-    assert settled(make_profile()) == FLAGS["whole"]
+    assert settled(tiny_profile()) == FLAGS["whole"]
+    assert settled(tiny_profile()) == FLAGS["whole"]
     assert len(asked) == 1
 
 
 def test_what_was_kept_of_another_number_of_flags_is_measured_anew(
-    make_profile: MakeProfile, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     asked = told(monkeypatch, SPEEDS, SPEEDS)
-    settled(make_profile())
+    settled(tiny_profile())
     (file,) = (tmp_path / "machine").iterdir()
     file.write_text(json.dumps({"found": SPEEDS[:2]}))
-    assert (settled(make_profile()), len(asked)) == (FLAGS["whole"], 2)
+    assert (settled(tiny_profile()), len(asked)) == (FLAGS["whole"], 2)
 
 
 @pytest.mark.parametrize("flags", ["--xla_cpu_enable_fast_math=false", None])
 def test_flags_of_the_user_and_of_a_process_with_a_gpu_stand(
-    make_profile: MakeProfile, monkeypatch: pytest.MonkeyPatch, flags: str | None
+    monkeypatch: pytest.MonkeyPatch, flags: str | None
 ) -> None:
     asked = told(monkeypatch)
     monkeypatch.delenv("XLA_FLAGS") if flags is None else monkeypatch.setenv("XLA_FLAGS", flags)
     with (
-        loops_in_environment(choose_loops(make_profile(), on_message=lambda text: None)),
+        loops_in_environment(choose_loops(tiny_profile(), on_message=lambda text: None)),
         loops_in_environment("whole"),
     ):
         assert (os.environ.get("XLA_FLAGS"), asked) == (flags, [])
 
 
-def test_a_short_training_is_not_worth_the_measurement(
-    make_profile: MakeProfile, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_short_training_is_not_worth_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = told(monkeypatch)
-    profile = make_profile()
+    profile = tiny_profile()
     num_windows = profile.training.epochs * profile.newest_bars
     least = 1.01 * num_windows * training_flop_per_window(profile)
     monkeypatch.setattr(choices, "MIN_FLOP_TO_MEASURE", least)
@@ -119,9 +118,7 @@ def test_a_short_training_is_not_worth_the_measurement(
 
 
 @pytest.mark.process
-def test_each_set_of_flags_is_measured_in_a_process_of_its_own(
-    make_profile: MakeProfile, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_set_of_flags_is_measured_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     measured: list[Any] = []
 
     def run_in_children(calls: Any, **options: Any) -> list[Any]:
@@ -129,7 +126,7 @@ def test_each_set_of_flags_is_measured_in_a_process_of_its_own(
         return [ChildResult(({"float32": rate},), None, 0.0, 0, "") for rate in SPEEDS]
 
     monkeypatch.setattr(choices, "run_in_children", run_in_children)
-    assert settled(make_profile()) == FLAGS["whole"]
+    assert settled(tiny_profile()) == FLAGS["whole"]
     assert [call.environment["XLA_FLAGS"] for call in measured] == list(FLAGS.values())
     assert all(call.options == measured[0].options for call in measured)
 
@@ -153,13 +150,11 @@ def gpu_speeds(monkeypatch: pytest.MonkeyPatch, **speeds: float) -> list[dict[st
 
 
 @pytest.mark.process
-def test_on_a_gpu_the_fastest_way_that_works_is_chosen_once(
-    make_profile: MakeProfile, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_a_gpu_the_fastest_way_that_works_is_chosen_once(monkeypatch: pytest.MonkeyPatch) -> None:
     environments = gpu_speeds(monkeypatch, gpu=100.0, gpu_trips_of_60=130.0, gpu_double_buffering=200.0)
     lines = list[str]()
     for _ in range(2):
-        assert choose_loops(make_profile(), may_have_gpu=True, on_message=lines.append) == "gpu_trips_of_60"
+        assert choose_loops(tiny_profile(), may_have_gpu=True, on_message=lines.append) == "gpu_trips_of_60"
     assert environments == [dict(GPU_LOOPS[loops]) for loops in MEASURED_GPU_LOOPS]  # each alone, and once
     assert lines[-1].startswith("Loops run as gpu_trips_of_60: 1.30 times ")
     with loops_in_environment("gpu_trips_of_60"):
@@ -178,17 +173,17 @@ def test_a_training_of_minutes_on_a_gpu_is_not_worth_measuring(monkeypatch: pyte
 @pytest.mark.process
 @pytest.mark.parametrize("speeds", [{"gpu": 100.0, "gpu_trips_of_60": 104.0}, {}, {"gpu_trips_of_60": 9.0}])
 def test_on_a_gpu_the_usual_way_stays_without_a_clear_gain(
-    make_profile: MakeProfile, monkeypatch: pytest.MonkeyPatch, speeds: dict[str, float]
+    monkeypatch: pytest.MonkeyPatch, speeds: dict[str, float]
 ) -> None:
     gpu_speeds(monkeypatch, **speeds)
-    assert choose_loops(make_profile(), may_have_gpu=True, on_message=lambda text: None) == "gpu"
+    assert choose_loops(tiny_profile(), may_have_gpu=True, on_message=lambda text: None) == "gpu"
 
 
 @pytest.mark.process
-def test_on_a_gpu_flags_of_the_user_stand(make_profile: MakeProfile, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_gpu_flags_of_the_user_stand(monkeypatch: pytest.MonkeyPatch) -> None:
     environments = gpu_speeds(monkeypatch, gpu=100.0, gpu_trips_of_60=200.0)
     monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_autotune_level=0")
-    assert choose_loops(make_profile(), may_have_gpu=True, on_message=lambda text: None) == "gpu"
+    assert choose_loops(tiny_profile(), may_have_gpu=True, on_message=lambda text: None) == "gpu"
     with loops_in_environment("gpu_trips_of_60"):
         assert (os.environ["XLA_FLAGS"], environments) == ("--xla_gpu_autotune_level=0", [])
 

@@ -22,6 +22,7 @@ import pytest
 from exchange_api import ExchangeApi
 from made_once import made_once
 from module_file import load_module
+from tiny_profiles import tiny_ranged_profile
 
 from v8.annexes.live.app.charts import ChartReader
 from v8.annexes.live.app.desk import ForecastService
@@ -109,9 +110,9 @@ class Served:
 
 
 @pytest.fixture(scope="session")
-def fleet_run(tmp_path_factory: pytest.TempPathFactory, make_ranged_profile: Any) -> Path:
+def fleet_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Train a tiny run of two series, once for all processes; look, do not touch."""
-    profile = make_ranged_profile(training={"epochs": 1})
+    profile = tiny_ranged_profile(training={"epochs": 1})
 
     def train(home: Path) -> None:
         from v8.runs.jobs import Job

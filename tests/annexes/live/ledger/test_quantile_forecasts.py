@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +13,7 @@ import pandas as pd
 import pytest
 from ledger_entries import said
 from outputs import write_outputs
+from tiny_profiles import tiny_ranged_profile
 
 import v8
 from v8.annexes.live.app.charts import ChartReader, newest_apart, past_forecast
@@ -43,7 +43,7 @@ from v8.forecaster.metadata import METADATA_FILE, read_metadata
 from v8.model.evaluation import significance
 from v8.model.evaluation.evaluation import QuantileEvaluation
 from v8.model.evaluation.price_range import PriceRange, RangeCoverage, range_of
-from v8.profile.profile import Profile, recorded_profile
+from v8.profile.profile import recorded_profile
 from v8.profile.tasks import TASKS
 from v8.publish.report.card import model_card
 from v8.publish.report.pictures import draw_forecast
@@ -60,13 +60,11 @@ LATER = 6
 
 
 @pytest.fixture(scope="module")
-def made(
-    tmp_path_factory: pytest.TempPathFactory, make_ranged_profile: Callable[..., Profile]
-) -> SimpleNamespace:
+def made(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     """A run of one series with quantiles, and candles before and after its forecasts."""
     home = tmp_path_factory.mktemp("quantiles")
     series = Series.parse("BTCUSDT-15m")
-    profile = make_ranged_profile(quantiles=LEVELS, training={"epochs": 1})
+    profile = tiny_ranged_profile(quantiles=LEVELS, training={"epochs": 1})
     every = open_source("demo").candles(series, profile.newest_bars + LATER)
     (home / "candles").mkdir()
     every.to_frame()[:-LATER].to_csv(home / "candles" / f"{series}.csv")

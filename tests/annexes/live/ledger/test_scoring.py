@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from ledger_entries import said
+from tiny_profiles import tiny_profile
 
 from v8.annexes.live.ledger.baselines import FittedBaselines, baseline_bars, fit_baselines, fitted_until_s
 from v8.annexes.live.ledger.entries import VOID_AFTER_S, Entry, Issuer, score, scoring_bars
@@ -30,8 +31,8 @@ BAR_S = 900
 
 
 @pytest.fixture(scope="module")
-def profile(make_profile: Callable[..., Profile]) -> Profile:
-    return make_profile()
+def profile() -> Profile:
+    return tiny_profile()
 
 
 @pytest.fixture(scope="module")

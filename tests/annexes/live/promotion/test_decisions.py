@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_profiles import tiny_profile
 
 from v8.annexes.live.promotion.decisions import (
     MOST_DECISIONS,
@@ -143,11 +144,11 @@ def test_a_generation_that_is_a_link_is_not_followed(run: Path, tmp_path: Path) 
         served_folder(run, BTC)
 
 
-def test_generations_are_named_by_day_and_listed_oldest_first(tmp_path: Path, make_profile: Any) -> None:
+def test_generations_are_named_by_day_and_listed_oldest_first(tmp_path: Path) -> None:
     names = []
     for _ in range(11):
         names.append(free_generation(tmp_path, DAY))
-        record = RunRecord.begin(make_profile(), "files", True, "python -m v8 update")
+        record = RunRecord.begin(tiny_profile(), "files", True, "python -m v8 update")
         with RunFolder(generation_folder(tmp_path, names[-1]), record) as folder:
             assert free_generation(tmp_path, DAY) == names[-1]  # killed now, it would be taken again
             folder.set_state(Series.parse(BTC), status="pending")
