@@ -253,6 +253,7 @@ class PreparedRun:
 
     options: RunOptions  # as they were given
     command: str  # the command line that continues
+    requested: tuple[Series, ...]  # series that the user named; none stands for all there are
     plan: "Plan"  # what is to be done
     source: CandleSource  # where candles come from
     engine: "Engine"  # what trains
@@ -311,17 +312,22 @@ class PreparedRun:
         )
         if plan.todo:
             require_covariate_files([profile], options.tables)
-        return cls(options=options, command=command, plan=plan, source=source, engine=engine)
+        return cls(
+            options=options,
+            command=command,
+            requested=requested or (),
+            plan=plan,
+            source=source,
+            engine=engine,
+        )
 
     def missing_series(self) -> list[tuple[str, str]]:
         """Return which of the named series the source lacks, and why, as far as it can say beforehand."""
         if not isinstance(self.source, ChecksSeries):
             return []
         missing: list[tuple[str, str]] = []
-        # Only series that the user named: a source need not have all of the default universe.
-        named = chosen_series(self.options.series, self.options.universe) or ()
         for series in self.plan.todo:
-            if series not in named:
+            if series not in self.requested:  # a source need not have all of the default universe
                 continue
             try:
                 self.source.require(series)
