@@ -71,7 +71,7 @@ def test_what_ran_all_at_once_tells_of_more_by_the_stages_of_a_series(
     # One round took 30 s, of which 8 s were a series' own; forty are nineteen rounds more: 30 s and 152 s.
     save_cost(tiny_profile(), RunCost(2, 30.0, 30.0, 2, own_s=8.0))
     assert re.fullmatch(
-        "Estimated time: about 3 min, .*: 2 series took 30 s here, .* 8 s .* 2 in parallel.",
+        "Estimated time: at most about 3 min, .*: 2 series took 30 s here, .* 8 s .* 2 in parallel.",
         told(tiny_profile(), tmp_path, capsys),
     )
 

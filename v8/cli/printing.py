@@ -124,12 +124,14 @@ def _estimate(plan: Plan) -> str:
     estimate = duration(estimate_s, is_estimate=True)
     took = duration(cost.seconds, is_estimate=True)
     basis = f"{cost.num_series} series took {took} here"
+    about = "about"
     if cost.was_one_round and cost.own_s is not None and estimate_s != cost.seconds:
         own = duration(cost.own_s, is_estimate=True)
         order = f"{cost.num_side_by_side} in parallel" if cost.num_side_by_side > 1 else "one after another"
         each = f"each fleet of {cost.fleet_size}" if cost.fleet_size > 1 else "each of them"
+        about = "at most about"  # the first of a process imports and traces, which later ones find done
         basis += f", {each} {own} without starting and compiling; taken to run {order}"
-    return f"Estimated time: about {estimate}, evaluating and saving included: {basis}."
+    return f"Estimated time: {about} {estimate}, evaluating and saving included: {basis}."
 
 
 def print_profiles() -> None:
