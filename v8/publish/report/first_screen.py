@@ -116,7 +116,7 @@ def task_card(
     figures_of_task = [_figure(naive, say("the naive forecast"), chips[0], _assumption(NAIVE))]
     for (name, error), chip in zip(others.items(), chips[1:], strict=True):
         meaning = best_names if name == BEST else _assumption(name)
-        other = best_in_words(name, is_below_naive=error.is_below(naive))
+        other = best_in_words(name, is_below_naive=error.is_below(naive), has_key=False)
         figures_of_task.append(_figure(error, other, chip, meaning))
     if not others:
         nothing = say("No baseline is better than the naive forecast.")

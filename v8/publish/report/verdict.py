@@ -349,19 +349,19 @@ def _relative_to_best(multiple: float | None, best: str) -> str:
     return say("{share} higher than {baseline}", share=_share(multiple), baseline=best)
 
 
-def best_in_words(name: str, *, is_below_naive: bool = False) -> str:
+def best_in_words(name: str, *, is_below_naive: bool = False, has_key: bool = True) -> str:
     """Name a best baseline; without its name where that is `BEST`, because timeframes have different ones.
 
     It was chosen on other candles; where the naive forecast is better on these, that is said.
     """
+    words = baseline_in_words(name, has_key=has_key)
     if is_below_naive and name == BEST:
         return say("the reference, here worse than the naive forecast")
     if is_below_naive:
-        words = baseline_in_words(name, has_key=True)
         return say("the reference, {name}, here worse than the naive forecast", name=words)
     if name == BEST:
         return say("the best baseline")
-    return say("the best baseline, {name}", name=baseline_in_words(name, has_key=True))
+    return say("the best baseline, {name}", name=words)
 
 
 def _share(multiple: float) -> str:
