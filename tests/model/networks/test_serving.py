@@ -44,7 +44,7 @@ def first_windows(data: SeriesData, num_windows: int) -> Span:
     return Span(data.table, data.profile, data.anchors["test"][:num_windows])
 
 
-@pytest.mark.parametrize("family", ["bilstm_seq2seq", "lstm_dense"])
+@pytest.mark.parametrize("family", ["bilstm_seq2seq", "lstm_dense", "dense_newest"])
 @pytest.mark.parametrize("way", WAYS)
 def test_prices_equal_the_scaled_network_s_restored_by_hand(family: str, way: str) -> None:
     data = demo_data(tiny_profile(family, scaling=way))
@@ -88,6 +88,17 @@ def test_ranged_prices_are_the_naive_ones_moved_by_recent_ranges() -> None:
         reference["volatility"] + moved["volatility"], 1e-3 * data.scaling.volatility_floor
     )
     assert_same_forecasts(served, {"ohlc": ohlc, "bands": bands, "volatility": volatility}, last)
+
+
+@pytest.mark.parametrize(("family", "scales_all"), [("lstm_dense", True), ("dense_newest", False)])
+def test_a_published_model_scales_the_rows_that_its_network_reads(
+    family: str, scales_all: bool, make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
+) -> None:
+    data = make_data(make_profile(family))
+    model = build_serving(data.profile, data.scaling, wild_network(data.profile))[0]
+    divided = [each.output.shape for each in model.operations if type(each).__name__ == "TrueDivide"]
+    num_rows = [shape[1] for shape in divided if len(shape) == 3]
+    assert (data.profile.lookback_bars in num_rows) is scales_all
 
 
 @pytest.mark.parametrize("way", [*WAYS, "ranged"])

@@ -262,8 +262,14 @@ def build_serving(
     close_BT1 = _columns_of(window_BTF, profile, [CLOSE])
     last_B11 = ops.take(close_BT1, [profile.lookback_bars - 1], axis=1)
     constants = _looked_up(scaling, last_B11)
-    scaled = network(_scaled(window_BTF, close_BT1, last_B11, scaling, constants))
     newest_B1F = ops.take(window_BTF, [profile.lookback_bars - 1], axis=1)
+    if profile.family.reads_newest_row_only:
+        # The other rows are not scaled, which would take most of the time; the network crops them away.
+        inputs_B1F = _scaled(newest_B1F, last_B11, last_B11, scaling, constants)
+        inputs_BTF = ops.repeat(inputs_B1F, profile.lookback_bars, axis=1)
+    else:
+        inputs_BTF = _scaled(window_BTF, close_BT1, last_B11, scaling, constants)
+    scaled = network(inputs_BTF)
     num_known = min(BAND_PERIOD_BARS, profile.lookback_bars)
     known_bars = list(range(profile.lookback_bars - num_known, profile.lookback_bars))
     closes_BK = ops.squeeze(ops.take(close_BT1, known_bars, axis=1), axis=-1)

@@ -129,7 +129,9 @@ def _newest_flop(network: NewestRowNetwork, shape: NetworkShape) -> float:
     return dense_flop(shape.num_features, *network.dense_units, shape.horizon_bars * len(shape.tasks))
 
 
-DENSE_NEWEST: Final = shipped_family("dense_newest", NewestRowNetwork, _dense_newest, _newest_flop)
+DENSE_NEWEST: Final = shipped_family(
+    "dense_newest", NewestRowNetwork, _dense_newest, _newest_flop, reads_newest_row_only=True
+)
 
 
 class RangePathsFormula(NetworkSettings):

@@ -75,12 +75,15 @@ class Family(Named):
             and not trained.
         forward_flop: Maps settings and shape to the floating-point operations of a forward pass.
         min_lookback_bars: Smallest number of rows of the window.
+        reads_newest_row_only: Whether the network crops its window to the newest row: then a published model
+            scales no other row.
     """
 
     settings: type[NetworkSettings]
     outputs: "NetworkOutputs | None"
     forward_flop: Callable[[Any, NetworkShape], float]
     min_lookback_bars: int = 1
+    reads_newest_row_only: bool = False
 
     @property
     def is_formula(self) -> bool:
@@ -95,12 +98,23 @@ _DESCRIPTIONS: Final = read_descriptions("v8.profile.families", "families.yaml")
 
 
 def shipped_family(
-    name: str, settings: type[NetworkSettings], outputs: "NetworkOutputs | None", flop: Flop, bars: int = 1
+    name: str,
+    settings: type[NetworkSettings],
+    outputs: "NetworkOutputs | None",
+    flop: Flop,
+    bars: int = 1,
+    *,
+    reads_newest_row_only: bool = False,
 ) -> Family:
     """Return a shipped family, described in `families.yaml`; its windows have at least `bars` rows."""
     description = _DESCRIPTIONS[name]
     return Family(
-        **description, settings=settings, outputs=outputs, forward_flop=flop, min_lookback_bars=bars
+        **description,
+        settings=settings,
+        outputs=outputs,
+        forward_flop=flop,
+        min_lookback_bars=bars,
+        reads_newest_row_only=reads_newest_row_only,
     )
 
 
