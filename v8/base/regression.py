@@ -79,8 +79,11 @@ def _fit_targets(x_PN: FloatArray, products_KN: FloatArray, y_MN: FloatArray) ->
     weights_MN = np.ones_like(y_MN)
     # Memory that is used again in every round: new memory takes longer than what is computed there.
     errors_MN = np.empty_like(y_MN)
+    smallest_MN = np.empty_like(y_MN)
     for number in range(NUM_ROUNDS + NUM_FINE_ROUNDS):
         share = SMALLEST_ERROR_SHARE if number < NUM_ROUNDS else FINE_ERROR_SHARE
+        if number in (0, NUM_ROUNDS):
+            smallest_MN[:] = share * typical_M1
         # Normal equations of weighted least squares: (X' W X) b = X' W y, for each target.
         weighted_products_MK = weights_MN @ products_KN.T
         left_MPP = weighted_products_MK.take(pair_PP, axis=1)
@@ -92,7 +95,8 @@ def _fit_targets(x_PN: FloatArray, products_KN: FloatArray, y_MN: FloatArray) ->
         np.matmul(fitted_MP, x_PN, out=errors_MN)
         np.subtract(y_MN, errors_MN, out=errors_MN)
         np.abs(errors_MN, out=errors_MN)
-        np.maximum(errors_MN, share * typical_M1, out=errors_MN)
+        # With a number for each row in place of an array it takes three times as long.
+        np.maximum(errors_MN, smallest_MN, out=errors_MN)
         # Only ratios matter: with the smallest error above, no weight exceeds 1, and none can overflow.
         np.divide(share * typical_M1, errors_MN, out=weights_MN)
     return fitted_MP

@@ -44,6 +44,7 @@ them beside the median, C columns of a task, M members.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -144,12 +145,18 @@ class RangeFormula:
     bounds: tuple[float, float] = (-np.inf, np.inf)  # smallest and largest log range that is forecast
     moves: Mapping[str, FloatArray] = field(default_factory=dict)
     """Per task, coefficients (H, R, C) of the regression, in returns per unit of a term."""
+    _ranges: WeakKeyDictionary[Span, FloatArray] = field(
+        default_factory=WeakKeyDictionary, init=False, repr=False
+    )
+    """Ranges by the span that they were forecast for, as long as the span exists."""
 
     def ranges(self, span: Span) -> FloatArray:
         """Forecast the range of each future bar, shape (W, H), as a log ratio of high to low, unitless."""
-        smallest, largest = self.bounds
-        log_ranges_WH = self.range_terms.terms(span, self.floor) @ self.path_LH
-        return np.exp(np.clip(log_ranges_WH, smallest, largest))
+        if span not in self._ranges:
+            smallest, largest = self.bounds
+            log_ranges_WH = self.range_terms.terms(span, self.floor) @ self.path_LH
+            self._ranges[span] = np.exp(np.clip(log_ranges_WH, smallest, largest))
+        return self._ranges[span]
 
     def path_bars(self, span: Span) -> FloatArray:
         """Return the bars of each path, log ratios to the close before, shape (W, H, C, P)."""
