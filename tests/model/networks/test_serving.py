@@ -91,10 +91,8 @@ def test_ranged_prices_are_the_naive_ones_moved_by_recent_ranges() -> None:
 
 
 @pytest.mark.parametrize(("family", "scales_all"), [("lstm_dense", True), ("dense_newest", False)])
-def test_a_published_model_scales_the_rows_that_its_network_reads(
-    family: str, scales_all: bool, make_profile: Callable[..., Profile], make_data: Callable[..., SeriesData]
-) -> None:
-    data = make_data(make_profile(family))
+def test_a_published_model_scales_the_rows_that_its_network_reads(family: str, scales_all: bool) -> None:
+    data = demo_data(tiny_profile(family))
     model = build_serving(data.profile, data.scaling, wild_network(data.profile))[0]
     divided = [each.output.shape for each in model.operations if type(each).__name__ == "TrueDivide"]
     num_rows = [shape[1] for shape in divided if len(shape) == 3]
