@@ -285,7 +285,7 @@ def test_the_page_works_without_its_script(served: Any) -> None:
     assert re.search(r"<code>[^<]* forecast runs/[^ /<]+ --source rest --every</code>", record)
     assert "of the last 20 closes" in page
     assert re.search(r"made at [\d: -]+ UTC, [\d a-z.]+ after the close\.", page)
-    assert re.search(r"Best baselines: Candles: [a-z ]+; ", page)
+    assert re.search(r"Best baselines: [^<]*\([a-z_]+\)", page)
     # The one link to another host is what the licence of the charts asks for; nothing is requested there.
     assert re.findall(r"https?://[^ \"<]*", page) == ["https://www.tradingview.com/"] * 2
 
