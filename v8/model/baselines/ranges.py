@@ -185,15 +185,10 @@ class RangeFormula:
     def member_forecasts(
         self, span: Span, network: Mapping[str, NDArray[Any]]
     ) -> tuple[dict[str, Mapping[str, NDArray[Any]]], dict[str, FloatArray]]:
-        """Return the forecasts of all members of the ensemble.
+        """Return the forecasts of all members of the ensemble by name and task, shape (W, H, C).
 
-        Args:
-            span: The windows.
-            network: Forecasts of the network per task, shape (W, H, C).
-
-        Returns:
-            Forecasts by member and task, shape (W, H, C); and the distances of the outer quantiles of the
-            paths from their median, per task, shape (W, H, O, C).
+        Those of the network are given. Also returned are the distances of the outer quantiles of the paths
+        from their median, per task, shape (W, H, O, C).
         """
         levels = span.profile.quantiles or (MEDIAN,)
         medians = {}
