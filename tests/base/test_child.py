@@ -29,8 +29,9 @@ def request_of_two() -> MeasurementRequest:
 
 @pytest.fixture(autouse=True)
 def found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a child find this module, of which it gets functions."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    """Let a child find this module, of which it gets functions, and what the module imports."""
+    folder = Path(__file__).parent
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), str(folder.parent / "parts")]))
 
 
 def add(numbers: tuple[int, int]) -> int:

@@ -313,7 +313,7 @@ def tiles_of(page: Any, path: str = "/") -> list[str]:
         ("/api/series", "answers.series_list"),
         ("/metrics", "answers.metrics"),
         ("/", "tile_list"),
-        ("/record", "page.whole_record_part"),
+        ("/record", "whole_record_part"),
     ],
 )
 def test_others_are_answered_while_an_answer_about_all_series_is_written(

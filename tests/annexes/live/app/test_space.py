@@ -143,8 +143,8 @@ def test_it_starts_from_its_folder_alone_and_shows_the_published_models(
         started = json.loads((space / "Dockerfile").read_text().splitlines()[-1].removeprefix("CMD "))
         assert started[0] == "python"
         words = [PYTHON, "-u", *started[1:], "--port", "0", "--host", "127.0.0.1"]
-        words = [PYTHON, "-c", "import v8; print(v8.__file__)"]
-        output = subprocess.run(words, cwd=space, env=env, capture_output=True, text=True, check=True).stdout
+        origin = [PYTHON, "-c", "import v8; print(v8.__file__)"]
+        output = subprocess.run(origin, cwd=space, env=env, capture_output=True, text=True, check=True).stdout
         assert Path(output.strip()) == space / "v8" / "__init__.py"
         with subprocess.Popen(words, cwd=space, env=env, stderr=subprocess.PIPE, text=True) as process:
             try:
