@@ -6,7 +6,8 @@ FATE `signed` leaves the worker's process id in `FOLDER/NAME.pid`, `deadly` kill
 `placed` adds a line to `FOLDER/NAME.gpu`: the process id, and the GPUs that are visible there; `early` signs
 and is trained by a run of its own, of another profile, before that of the others.
 Events are printed as lines; `FOLDER/outcomes.json` tells each series' reason of failure, or None.
-NUM_WORKERS 0 trains in this process; `GPU,GPU:N` names a GPU for each worker, which trains in fleets of N.
+NUM_WORKERS 0 trains in this process; `GPU,GPU:N` names a GPU for each worker, which trains in fleets of N;
+`N+M` trains in this process in fleets of N, and M others evaluate and save.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pathlib import Path
 from v8.base.resources import resource_scope
 from v8.data.market.series import Series
 from v8.data.market.sources.demo import DemoSource
-from v8.runs.events import EpochEnded, Event, Note, SeriesStarted
+from v8.runs.events import EpochEnded, Event, Note, SeriesStarted, StageStarted
 from v8.runs.jobs import Job
 from v8.runs.observers import EventCallback
 from v8.runs.workers import WorkerEngine
@@ -74,6 +75,8 @@ def tell(event: Event) -> None:
         print(f"{event.series} started", flush=True)
     if isinstance(event, EpochEnded):
         print(f"{event.series} epoch {event.record.epoch}", flush=True)
+    if isinstance(event, StageStarted):
+        print(f"{event.series} {event.stage} at {event.at_s}", flush=True)
 
 
 def main(folder: Path, crew: str, names: list[str]) -> None:
@@ -83,12 +86,17 @@ def main(folder: Path, crew: str, names: list[str]) -> None:
     for number, name in enumerate(names):
         series, _, fate = name.partition(":")
         candles = DemoSource().candles(Series.parse(series), profile.newest_bars, None)
-        (folder / series).mkdir()
+        (folder / series).mkdir(exist_ok=True)
         its = profile.with_budget(epochs=3) if fate == "early" else profile
         jobs.append(FATES[fate](candles, its, number, folder / series, False, 0.0))
     observer = EventCallback(tell)
     gpus, _, fleet_size = crew.rpartition(":")
-    if fleet_size != "0":
+    if "+" in crew:
+        from v8.runs import local
+
+        size, num_finishers = map(int, crew.split("+"))
+        outcomes = list(local.InProcessEngine(size, num_finishers=num_finishers).train(jobs, observer))
+    elif fleet_size != "0":
         if gpus:
             placed = {"gpus": gpus.split(","), "fleet_size": int(fleet_size)}
             engine = WorkerEngine(len(placed["gpus"]), **placed)

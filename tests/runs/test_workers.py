@@ -53,7 +53,7 @@ def crew_at_work(
     folder: Path, profile: Any, num_workers: int | str, *names: str
 ) -> Iterator[subprocess.Popen[str]]:
     """Start `crew.py` in a process group of its own; end whatever is left of the group."""
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     (folder / "profile.pickle").write_bytes(pickle.dumps(profile))
     env = {**os.environ, **ONE_THREAD, "PYTHONPATH": str(REPOSITORY)}
     env.pop("TF_CPP_MIN_LOG_LEVEL", None)
@@ -246,3 +246,65 @@ def test_each_worker_sees_its_gpu_alone_and_a_series_that_kills_its_fleet_fails_
     assert all(each[process] == processes[process] for each in gpu_of for process in each)
     for process, gpu in processes.items():
         assert re.search(f"Process {process} .* GPU {gpu}, .* 2.", said)
+
+
+def begin_times(said: str) -> dict[tuple[str, str], float]:
+    """Return when each series began each stage, by series and stage."""
+    lines = re.findall(r"^(\S+) (\w+) at (\S+)$", said, flags=re.MULTILINE)
+    return {(series, stage): float(at_s) for series, stage, at_s in lines}
+
+
+def finisher_of(series: str, folder: Path) -> int:
+    """Wait until a process has begun to finish a series that signs; return its id."""
+    file = folder / f"{series}.pid"
+    end_s = time.monotonic() + HANG_S
+    while not (file.exists() and file.read_text()):
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
+    return int(file.read_text())
+
+
+def repeatable(folder: Path) -> dict[str, Any]:
+    """Return what the metadata of a series say that does not depend on which process did what, and when."""
+    content = json.loads((folder / "metadata.json").read_text())
+    for name in ("peak_process_bytes", "peak_memory_bytes", "windows_per_s", "resumed_from_epoch"):
+        del content["training"][name]
+    kept = ("model_sha256", "evaluation", "features", "scaling", "training")
+    return {**{key: content[key] for key in kept}, "stages": set(content["seconds"])}
+
+
+@pytest.mark.nightly
+def test_others_finish_what_one_process_trains_and_one_that_dies_is_replaced(
+    profile: Any, crews: Crews, tmp_path: Path
+) -> None:
+    """As beside a GPU: one process trains, two others evaluate and save."""
+    folder = tmp_path / "crew"
+    with crew_at_work(folder, profile, "1+2", f"{KILLED_ONCE}:signed", LEFT_ALONE) as crew:
+        os.kill(finisher_of(KILLED_ONCE, folder), signal.SIGKILL)
+        said, _ = crew.communicate(timeout=HANG_S)
+        assert crew.returncode == 0, said
+        assert is_gone_after(crew.pid, END_S)
+    assert said.count(f"{KILLED_ONCE}: its worker died (SIGKILL); tried once more.\n") == 1
+    assert json.loads((folder / "outcomes.json").read_text()) == dict.fromkeys([KILLED_ONCE, LEFT_ALONE])
+    began_s = begin_times(said)
+    assert began_s[LEFT_ALONE, "train"] < began_s[KILLED_ONCE, "save"]  # they overlap
+    for name in (KILLED_ONCE, LEFT_ALONE):
+        assert repeatable(folder / name) == repeatable(crews.alone / name)
+
+
+@pytest.mark.nightly
+def test_a_run_that_is_killed_while_others_finish_its_series_ends_with_the_same_weights(
+    profile: Any, crews: Crews, tmp_path: Path
+) -> None:
+    folder = tmp_path / "crew"
+    with crew_at_work(folder, profile, "1+2", f"{KILLED_ONCE}:signed", LEFT_ALONE) as crew:
+        finisher_of(KILLED_ONCE, folder)
+        os.killpg(crew.pid, signal.SIGKILL)
+    assert not (folder / KILLED_ONCE / "metadata.json").exists()
+    with crew_at_work(folder, profile, "1+1", KILLED_ONCE, LEFT_ALONE) as crew:
+        said, _ = crew.communicate(timeout=HANG_S)
+        assert crew.returncode == 0, said
+    metadata = json.loads((folder / KILLED_ONCE / "metadata.json").read_text())
+    assert metadata["training"]["resumed_from_epoch"] >= 1
+    for name in (KILLED_ONCE, LEFT_ALONE):
+        assert repeatable(folder / name) == repeatable(crews.alone / name)

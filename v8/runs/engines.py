@@ -226,10 +226,11 @@ class LocalEngine(Engine):
         with kept_programs():
             with quiet_start():
                 # Not at the top: parents of workers must not start TensorFlow.
+                from v8.runs.finishers import num_finishers  # noqa: PLC0415
                 from v8.runs.local import InProcessEngine, suited_fleet_size  # noqa: PLC0415
 
                 fleet_size = fleet_size or suited_fleet_size(jobs[0].profile, len(jobs))
-            in_process = InProcessEngine(fleet_size)
+            in_process = InProcessEngine(fleet_size, num_finishers=num_finishers(jobs))
             yield from in_process.train(jobs, observer)
 
     def _num_workers(self, num_series: int, observer: RunObserver) -> int:

@@ -67,6 +67,7 @@ class StageStarted:
 
     series: Series
     stage: str
+    at_s: float = field(default_factory=time.time, compare=False)  # seconds since the epoch, UTC
 
 
 @dataclass(frozen=True)

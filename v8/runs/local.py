@@ -3,7 +3,8 @@
     features -> windows -> train (a fleet of series, one program) -> evaluate -> save      (`v8.runs.stages`)
 
 A fleet is the series whose networks are stacked and trained as one compiled program. It is prepared series by
-series, and each member is evaluated and saved as soon as it ends. An error inside the common program names no
+series, and each member is evaluated and saved as soon as it ends: here, or beside a GPU by other processes
+(`v8.runs.finishers`), while this one goes on training. An error inside the common program names no
 member, so the fleet goes on in halves, from its checkpoints, until the guilty series is alone; when memory
 ran out, later fleets stay that small.
 
@@ -31,9 +32,10 @@ from v8.forecaster.metadata import MODEL_FILE
 from v8.forecaster.shared_models import SharedModels
 from v8.model.training.formula import FormulaTrainer
 from v8.model.training.probe import measured_fleet_size
-from v8.model.training.trainer import InitialWeights, Trainer
+from v8.model.training.trainer import InitialWeights, Trainer, TrainingResult
 from v8.profile.profile import Profile
 from v8.runs.events import Note, SeriesOutcome, SeriesStarted, run_isolated
+from v8.runs.finishers import FinisherPool
 from v8.runs.jobs import DeviceSettings, Engine, Job
 from v8.runs.observers import RunObserver
 from v8.runs.stages import AnyTrainer, SeriesInProgress
@@ -52,6 +54,7 @@ class SeriesPipeline:
         device_settings: The same for all jobs.
         trainer_factory: Makes the trainer, again when memory ran out; None for the one of the profile.
         store: Where features are kept; None for the user's own store.
+        num_finishers: Processes that evaluate and save what is trained here; 0 does that here, too.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class SeriesPipeline:
         *,
         trainer_factory: TrainerFactory | None = None,
         store: FeatureStore | None = None,
+        num_finishers: int = 0,
     ) -> None:
         self._profile = profile
         self._device_settings = device_settings
@@ -69,11 +73,16 @@ class SeriesPipeline:
         self._models = SharedModels()
         self._fleet_size = 1
         self._check_interrupt: Callable[[], None] = lambda: None
+        self._finishers: FinisherPool | None = None
+        if num_finishers:  # first, so that they start while the network is built
+            self._finishers = FinisherPool(num_finishers, profile, device_settings, self._store.folder)
         self._trainer = self._new_trainer()
 
     def close(self) -> None:
-        """Release the compiled programs."""
+        """Release the compiled programs, and end the processes that finish series."""
         del self._trainer
+        if self._finishers:
+            self._finishers.close()
 
     def make_artifacts(
         self, jobs: Sequence[Job], fleet_size: int, observer: RunObserver, check_interrupt: Callable[[], None]
@@ -84,6 +93,8 @@ class SeriesPipeline:
         """
         self._check_interrupt = check_interrupt
         self._fleet_size = fleet_size
+        if self._finishers:
+            self._finishers.report_to(observer)
         if self._trainer.unstackable_layers:
             self._fleet_size = 1
             layers = listed(self._trainer.unstackable_layers)
@@ -104,6 +115,9 @@ class SeriesPipeline:
                     prepared.append(in_progress)
             if prepared:
                 yield from self._train_fleet(prepared, observer)
+        while self._finishers and self._finishers.is_busy:
+            check_interrupt()
+            yield from self._finishers.receive()
 
     def _prepare(self, job: Job, observer: RunObserver) -> tuple[SeriesInProgress | None, SeriesOutcome]:
         """Compute the features and windows of a job; None if that failed, and how it ended."""
@@ -156,7 +170,11 @@ class SeriesPipeline:
                 return
             index, result = next_result
             unfinished.remove(fleet[index])
-            yield fleet[index].finish(self._trainer, result, fleet_size=len(fleet))
+            if self._finishers and isinstance(result, TrainingResult):
+                self._finishers.add(fleet[index].hand_over(result, fleet_size=len(fleet)))
+                yield from self._finishers.receive(timeout_s=0)
+            else:
+                yield fleet[index].finish(self._trainer, result, fleet_size=len(fleet))
 
     def _train_in_halves(
         self,
@@ -181,20 +199,30 @@ class SeriesPipeline:
             yield from self._train_fleet(unfinished[start : start + size], observer)
 
     def _new_trainer(self) -> AnyTrainer:
-        """Return the trainer of the profile; one without a network is only fitted (`FormulaTrainer`)."""
-        make: TrainerFactory = FormulaTrainer if self._profile.family.is_formula else Trainer
-        if self._trainer_factory is not None:
-            make = self._trainer_factory
-        return make(
-            self._profile,
-            precision=self._device_settings.precision,
-            num_micro_batches=self._device_settings.num_micro_batches,
-            check_interrupt=self._call_check,
+        return new_trainer(
+            self._profile, self._device_settings, make=self._trainer_factory, check_interrupt=self._call_check
         )
 
     def _call_check(self) -> None:
         """Call the check of the `make_artifacts` under way: a trainer is kept, and each call has its own."""
         self._check_interrupt()
+
+
+def new_trainer(
+    profile: Profile,
+    device_settings: DeviceSettings,
+    *,
+    make: TrainerFactory | None = None,
+    check_interrupt: Callable[[], None] = lambda: None,
+) -> AnyTrainer:
+    """Return the trainer of a profile; one without a network is only fitted (`FormulaTrainer`)."""
+    make = make or (FormulaTrainer if profile.family.is_formula else Trainer)
+    return make(
+        profile,
+        precision=device_settings.precision,
+        num_micro_batches=device_settings.num_micro_batches,
+        check_interrupt=check_interrupt,
+    )
 
 
 def suited_fleet_size(profile: Profile, num_series: int) -> int:
@@ -216,6 +244,8 @@ class InProcessEngine(Engine):
             What the command line's `auto` stands for was decided before, see `suited_fleet_size`.
         trainer_factory: Makes the trainer of a profile, see `SeriesPipeline`; None for its own.
         store: Where features are kept; None for the user's own store.
+        num_finishers: Processes that evaluate and save what is trained here, see `v8.runs.finishers`; 0 does
+            that here, too.
         check_interrupt: Called between two batches; raises KeyboardInterrupt to stop there. None obeys
             Ctrl-C.
     """
@@ -226,11 +256,13 @@ class InProcessEngine(Engine):
         *,
         trainer_factory: TrainerFactory | None = None,
         store: FeatureStore | None = None,
+        num_finishers: int = 0,
         check_interrupt: Callable[[], None] | None = None,
     ) -> None:
         self._fleet_size = fleet_size
         self._trainer_factory = trainer_factory
         self._store = store
+        self._num_finishers = num_finishers
         self._check_interrupt = check_interrupt
 
     def train(self, jobs: Sequence[Job], observer: RunObserver) -> Iterator[SeriesOutcome]:
@@ -240,7 +272,11 @@ class InProcessEngine(Engine):
 
         def open_pipeline() -> SeriesPipeline:
             return SeriesPipeline(
-                profile, device_settings, trainer_factory=self._trainer_factory, store=self._store
+                profile,
+                device_settings,
+                trainer_factory=self._trainer_factory,
+                store=self._store,
+                num_finishers=self._num_finishers,
             )
 
         key = (self._trainer_factory, self._store, profile.digest, device_settings)

@@ -22,6 +22,7 @@ from v8.base.errors import ArtifactError, DivergedError
 from v8.base.hardware import describe_machine, peak_process_bytes, versions
 from v8.base.storage import write_with
 from v8.data.features.store import FeatureStore
+from v8.data.market.series import Series
 from v8.data.windows.dataset import SeriesData, prepare_series, table_columns
 from v8.data.windows.span import Span
 from v8.forecaster.metadata import MODEL_FILE, ONNX_FILE, FeatureInfo, MetadataDraft, TrainingInfo
@@ -74,6 +75,22 @@ class _TestSpanResults:
     importance: Importance | None = None  # of each kind of inputs
 
 
+@dataclass(frozen=True, eq=False)
+class TrainedSeries:
+    """A series that is trained, on its way to the process that finishes it (`v8.runs.finishers`)."""
+
+    job: Job
+    result: TrainingResult
+    fleet_size: int  # series that were trained in one program with it, itself included
+    initial_weights: InitialWeights | None  # that it began from, without the arrays
+    seconds: dict[str, float]  # of the stages before its training
+
+    @property
+    def series(self) -> Series:
+        """Which series."""
+        return self.job.series
+
+
 class SeriesInProgress:
     """One series with its features and windows, on its way to an artefact; each stage is timed.
 
@@ -107,6 +124,16 @@ class SeriesInProgress:
             warn=lambda sentence: self._observer.on_event(Note(sentence)),
             initial_weights=self._initial_weights,
         )
+
+    def hand_over(self, result: TrainingResult, *, fleet_size: int) -> TrainedSeries:
+        """Return what another process needs to finish this series."""
+        begun_from = self._initial_weights and InitialWeights(self._initial_weights.model_sha256, ())
+        return TrainedSeries(self._job, result, fleet_size, begun_from, self._seconds)
+
+    def take_over(self, seconds: Mapping[str, float], observer: RunObserver) -> None:
+        """Go on with a series that another process has trained: with its times, telling an observer."""
+        self._seconds = dict(seconds)
+        self._observer = observer
 
     def finish(
         self, trainer: AnyTrainer, result: TrainingResult | DivergedError, *, fleet_size: int
@@ -275,6 +302,21 @@ class SeriesInProgress:
         started = time.perf_counter()
         yield
         self._seconds[name] = time.perf_counter() - started
+
+
+def finish_trained(
+    trained: TrainedSeries, trainer: AnyTrainer, store: FeatureStore, observer: RunObserver
+) -> SeriesOutcome:
+    """Evaluate and save a series that another process has trained; an error becomes the outcome."""
+
+    def prepare() -> SeriesInProgress:  # the observer was told of these stages when they ran there
+        return SeriesInProgress(trained.job, store, RunObserver(), trained.initial_weights)
+
+    in_progress, outcome = run_isolated(trained.series, prepare)
+    if in_progress is None:
+        return outcome
+    in_progress.take_over(trained.seconds, observer)
+    return in_progress.finish(trainer, trained.result, fleet_size=trained.fleet_size)
 
 
 def calibrate(model: ServingModel, data: SeriesData) -> list[dict[str, Any]] | None:

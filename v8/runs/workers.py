@@ -24,12 +24,13 @@ import pickle
 import signal
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
-from typing import Any, Final
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from v8.base.errors import with_parameters
 from v8.base.hardware import has_gpu
@@ -57,6 +58,18 @@ _profile_places: Final[dict[str, int]] = {}
 """Digests of the profiles that workers of this process have trained, each with how many came before it."""
 
 
+class OfSeries(Protocol):
+    """What a worker gets: some work of one series."""
+
+    @property
+    def series(self) -> Series:
+        """Which series."""
+        ...
+
+
+AnyJob = TypeVar("AnyJob", bound=OfSeries)
+
+
 class WorkerEngine(Engine):
     """Makes artefacts in worker processes.
 
@@ -76,7 +89,7 @@ class WorkerEngine(Engine):
         message = "stopping the workers after their batch; once more stops immediately\n"
         key = self._pool_key(jobs[0].profile)
         with deferred_interrupts(message) as check, resource_scope() as resources:
-            pool = resources.get(key, lambda: _WorkerPool(self._gpus, self._fleet_size))
+            pool = resources.get(key, lambda: _TrainingPool(self._gpus, self._fleet_size))
             pool.take_up(jobs, observer, min(self._num_workers, len(jobs)))
             while pool.is_busy:
                 check()
@@ -93,13 +106,11 @@ class WorkerEngine(Engine):
         return (size_or_profile, generation, self._gpus, os.environ.get("XLA_FLAGS"))
 
 
-class _WorkerPool:
+class WorkerPool(ABC, Generic[AnyJob]):
     """Workers, and the jobs of the run under way that are still to be given out."""
 
-    def __init__(self, gpus: Sequence[str], fleet_size: int | None) -> None:
-        self._queue = JobQueue([], RunObserver())
-        self._gpus = gpus
-        self._fleet_size = fleet_size
+    def __init__(self) -> None:
+        self._queue: JobQueue[AnyJob] = JobQueue([], RunObserver())
         self._even_share = 1
 
     def close(self) -> None:
@@ -115,38 +126,32 @@ class _WorkerPool:
         """Whether any series is still under way."""
         return any(self._queue.held.values())
 
-    def take_up(self, jobs: Sequence[Job], observer: RunObserver, num_workers: int) -> None:
-        """Begin a run: hand jobs to the workers of the one before, and start those that are missing."""
-        idle = list(self._queue.held)
-        self._queue = JobQueue(jobs, observer)
-        self._even_share = -(-len(jobs) // num_workers)  # rounded up
-        for worker in idle:
-            self._fill(worker)
-        gpus = [*self._gpus, *[None] * num_workers]
-        for gpu in gpus[len(idle) : num_workers]:
-            if self._queue:
-                self._start(gpu)
+    @abstractmethod
+    def _new_worker(self, gpu: str | None) -> "Worker":
+        """Start a process."""
 
     def _start(self, gpu: str | None) -> None:
         """Start a worker for the next of the waiting series, which it gets when ready."""
         (job,) = self._queue.take(1)
-        worker = _Worker(job, gpu, self._fleet_size, self._even_share)
-        self._queue.held[worker] = [job]
+        self._queue.held[self._new_worker(gpu)] = [job]
 
-    def receive(self) -> list[SeriesOutcome]:
+    def receive(self, timeout_s: float = POLL_S) -> list[SeriesOutcome]:
         """Pass on what workers send within a moment; return the outcomes among it."""
-        busy: dict[Any, _Worker] = {worker.pipe: worker for worker, jobs in self._queue.held.items() if jobs}
+        talking: dict[Any, Worker] = {
+            worker.pipe: worker for worker, jobs in self._queue.held.items() if jobs or not worker.is_ready
+        }
         outcomes = []
-        for pipe in wait(list(busy), timeout=POLL_S):
-            outcomes += self._receive_from(busy[pipe])
+        for pipe in wait(list(talking), timeout=timeout_s):
+            outcomes += self._receive_from(talking[pipe])
         return outcomes
 
-    def _receive_from(self, worker: "_Worker") -> list[SeriesOutcome]:
+    def _receive_from(self, worker: "Worker") -> list[SeriesOutcome]:
         try:
             message: Event | int = worker.pipe.recv()
         except (EOFError, ConnectionError):
             return self._replace(worker)
         if isinstance(message, int):  # it is ready, and this is the most series of one program
+            worker.is_ready = True
             worker.fleet_size = min(message, self._even_share)
             self._fill(worker)
             return []
@@ -155,7 +160,7 @@ class _WorkerPool:
             self._fill(worker)
         return outcomes
 
-    def _fill(self, worker: "_Worker") -> None:
+    def _fill(self, worker: "Worker") -> None:
         """Hand over as many series as the worker takes, if there are any."""
         jobs = self._queue.take(worker.fleet_size, self._queue.held.get(worker, []))
         self._queue.held[worker] = jobs
@@ -163,7 +168,7 @@ class _WorkerPool:
             if jobs:
                 worker.pipe.send(jobs)
 
-    def _replace(self, worker: "_Worker") -> list[SeriesOutcome]:
+    def _replace(self, worker: "Worker") -> list[SeriesOutcome]:
         """Put a new worker in the place of a dead one and try its series again, once."""
         cause = worker.cause_of_death()
         worker.pipe.close()
@@ -173,21 +178,53 @@ class _WorkerPool:
         return failures
 
 
-class JobQueue:
+class _TrainingPool(WorkerPool[Job]):
+    """Workers that make artefacts, one for each GPU or core."""
+
+    def __init__(self, gpus: Sequence[str], fleet_size: int | None) -> None:
+        super().__init__()
+        self._gpus = gpus
+        self._fleet_size = fleet_size
+        self._profile: Profile
+
+    def take_up(self, jobs: Sequence[Job], observer: RunObserver, num_workers: int) -> None:
+        """Begin a run: hand jobs to the workers of the one before, and start those that are missing."""
+        idle = list(self._queue.held)
+        self._profile = jobs[0].profile
+        self._queue = JobQueue(jobs, observer)
+        self._even_share = -(-len(jobs) // num_workers)  # rounded up
+        for worker in idle:
+            self._fill(worker)
+        gpus = [*self._gpus, *[None] * num_workers]
+        for gpu in gpus[len(idle) : num_workers]:
+            if self._queue:
+                self._start(gpu)
+
+    def _new_worker(self, gpu: str | None) -> "Worker":
+        variables = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}
+        arguments = (self._profile, gpu, self._fleet_size, self._even_share)
+        return Worker("v8-worker", _serve, *arguments, gpu=gpu, variables=variables)
+
+
+class JobQueue(Generic[AnyJob]):
     """Jobs, each of another series, that wait for a worker, and those that workers have."""
 
-    def __init__(self, jobs: Sequence[Job], observer: RunObserver) -> None:
+    def __init__(self, jobs: Sequence[AnyJob], observer: RunObserver) -> None:
         self._waiting = deque(jobs)
         self._observer = observer
         self._num_deaths: Counter[Series] = Counter()
-        self.held: dict[Any, list[Job]] = {}
+        self.held: dict[Any, list[AnyJob]] = {}
         """By worker, the jobs whose outcome has not come."""
 
     def __len__(self) -> int:
         """Count the jobs that wait."""
         return len(self._waiting)
 
-    def take(self, most: int, held: Sequence[Job] = ()) -> list[Job]:
+    def append(self, job: AnyJob) -> None:
+        """Let one more wait."""
+        self._waiting.append(job)
+
+    def take(self, most: int, held: Sequence[AnyJob] = ()) -> list[AnyJob]:
         """Hand out jobs until a worker has `most`, those among it that it has been `held` already.
 
         A series whose worker died goes alone.
@@ -208,7 +245,7 @@ class JobQueue:
         self.held[worker] = [job for job in self.held[worker] if job.series != event.series]
         return [event]
 
-    def give_back(self, jobs: Sequence[Job], cause: str) -> list[SeriesOutcome]:
+    def give_back(self, jobs: Sequence[AnyJob], cause: str) -> list[SeriesOutcome]:
         """Let jobs that a worker had not finished when it died wait again, before all others.
 
         The cause is a few words. Returns the failures of those that have no try left.
@@ -273,14 +310,21 @@ class Process:
         return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
-class _Worker(Process):
+class Worker(Process):
     """A process, its GPU, and the most series that it takes at a time."""
 
-    def __init__(self, job: Job, gpu: str | None, fleet_size: int | None, num_series: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., None],
+        *arguments: Any,
+        gpu: str | None = None,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
         self.gpu = gpu
+        self.is_ready = False  # whether it has begun to listen
         self.fleet_size = 1
-        variables = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}
-        super().__init__("v8-worker", _serve, job.profile, gpu, fleet_size, num_series, variables=variables)
+        super().__init__(name, function, *arguments, variables=variables)
 
 
 @kept_programs()
