@@ -98,6 +98,35 @@ def test_help_and_usage_errors_start_neither_tensorflow_nor_pandas(words: list[s
 
 
 @pytest.mark.process
+def test_what_carries_out_commands_is_imported_without_any_extra() -> None:
+    extras = [
+        "onnx",
+        "onnxruntime",
+        "arch",
+        "lightgbm",
+        "optuna",
+        "ray",
+        "ccxt",
+        "yfinance",
+        "apprise",
+        "mcp",
+    ]
+    modules = [
+        "v8.cli.runs",
+        "v8.cli.forecasts",
+        "v8.api.export",
+        "v8.api.backtests",
+        "v8.annexes.trading.study",
+    ]
+    code = (
+        f"import sys; sys.modules.update(dict.fromkeys({extras}))\n"  # what Python takes for: not there
+        f"import {', '.join(modules)}"
+    )
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+
+
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("words", "match"),
     [

@@ -40,7 +40,6 @@ from v8.data.windows.dataset import split_rows, table_columns, window_anchors
 from v8.data.windows.span import Span
 from v8.forecaster.forecaster import Forecaster
 from v8.forecaster.metadata import HISTORY_FILE, METADATA_FILE, MODEL_FILE, ONNX_FILE, read_metadata
-from v8.forecaster.onnx_file import converted_onnx
 from v8.forecaster.series_artifact import README_FILE, store_onnx
 from v8.profile.columns import CLOSE, TASK_OHLC
 from v8.profile.tasks import TASKS
@@ -422,6 +421,8 @@ def write_onnx_models(
 
 def _write(model: ListedModel, open_source: OpenSource, out: Path | None) -> float:
     """Write the file of a model, and return by how many steps it differs from the Keras file at most."""
+    from v8.forecaster.onnx_file import converted_onnx  # noqa: PLC0415 - needs the extra `onnx`
+
     forecaster, candles = model.open(open_source)
     profile = forecaster.about.trained_profile
     table = compute_table(candles, table_columns(profile))
