@@ -285,7 +285,7 @@ def export_onnx(
         sources_of: Returns, for a folder of models, what opens the candles of its models.
     """
     require_onnx_packages("param:models onnx")
-    from v8.api.export import write_onnx_models
+    from v8.api.onnx_export import write_onnx_models
 
     folder = place
     if not place.is_dir() and is_repository(str(place)):
