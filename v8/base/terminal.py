@@ -14,25 +14,27 @@ import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
-import rich.table
-from rich import box
 from rich.cells import cell_len
-from rich.console import Console
-from rich.text import Text
 
 from v8.base.errors import V8Error
 from v8.base.invocation import command
 from v8.base.safe_text import for_terminal
 from v8.base.wording import Table
 
+if TYPE_CHECKING:  # rich is imported where something is printed with it: `--help` and errors do without
+    import rich.table
+    from rich.console import Console
+
 _GAP: Final = 2  # between the columns of a table, in columns of the terminal
 _MIN_PROSE_WIDTH: Final = 20  # columns for prose, however wide the other columns of a table are
 
 
-def make_console() -> Console:
+def make_console() -> "Console":
     """Return a console on standard output, as wide as the terminal, as COLUMNS says, or 80 columns."""
+    from rich.console import Console  # noqa: PLC0415 - see above
+
     return Console(force_terminal=sys.stdout.isatty())
 
 
@@ -42,6 +44,8 @@ def print_table(table: Table) -> None:
     Each part begins with the columns that identify a row. Titles, headers and the last column of prose are
     broken between words; no other cell is.
     """
+    from rich.text import Text  # noqa: PLC0415 - see above
+
     console = make_console()
     names_of_columns = [for_terminal(name) for name in table.columns]
     rows = [[for_terminal(str(cell)) for cell in row] for row in table.rows]
@@ -103,10 +107,14 @@ def _parts(widths: Sequence[int], num_names: int, console_width: int, gap: int) 
 
 def _rich_table(
     table: Table, rows: Sequence[Sequence[str]], part: Sequence[int], widths: Sequence[int], gap: int
-) -> rich.table.Table:
+) -> "rich.table.Table":
     """Lay out one part of a table; `part` has the numbers of its columns."""
+    from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - see above
+    from rich.table import Table as RichTable  # noqa: PLC0415 - see above
+    from rich.text import Text  # noqa: PLC0415 - see above
+
     padding = (0, gap - 1, 0, 0)  # and the line between columns, which is blank
-    layout = rich.table.Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=padding)
+    layout = RichTable(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=padding)
     for column in part:
         is_text = column == 0 or table.is_prose
         layout.add_column(

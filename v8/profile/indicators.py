@@ -42,7 +42,7 @@ class Ancestry:
     """Properties of a column or stage that follow from its formula and the formulas of all its inputs."""
 
     raw_columns: tuple[str, ...]  # columns that are read, not computed, from which it is derived
-    warmup_bars: int  # its own warm-up plus that of its inputs
+    warmup_bars: int  # the longest warm-up among its own and those of its inputs
     reach_bars: int | None  # bars before a row on which the row depends; None for all of its segment
     digest: str  # identifies its definition, 64 hex digits; for a raw column the name itself
 

@@ -15,7 +15,7 @@ What happens goes to observers (`v8.runs.observers`) as events. The way of one:
            -> what leaves out repeated notes (`observed`)
            -> the observer of `run_plan`: display, trackers, and the writer of the report
 
-The reading of candles, checks and choices enter it at the second line.
+Notes, checks and choices enter it at the second line, series that cannot be read at `RunRecorder`.
 """
 
 from collections.abc import Sequence

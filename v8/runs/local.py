@@ -156,6 +156,7 @@ class SeriesPipeline:
     ) -> Iterator[SeriesOutcome]:
         """Train a fleet as one program; finish each member when it ends, after an error go on in halves."""
         unfinished = list(fleet)
+        # Nothing is trained yet: each `next(results)` trains until a member ends.
         results = self._trainer.fit_fleet([series.fleet_member() for series in fleet])
         while unfinished:
             # A member that diverges is a result. An error ends the whole program and does not say whose it

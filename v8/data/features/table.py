@@ -278,9 +278,9 @@ def _fill(
 ) -> None:
     """Compute the columns of one segment and write them into results, whose first row is `num_stored`.
 
-    For example, 100 rows are stored, the segment has rows 40 to 159, and a column has a warm-up of 20 bars
-    and depends on 30: it is computed from row 70 on (30 before row 100), and rows 100 to 159, the last 60,
-    are written into the first 60 rows of its results. Were nothing stored, rows 60 to 159 would be.
+    For example, 100 rows are stored, the segment has rows 40 to 159, and a column warms up for 30 bars, on
+    which each row depends: it is computed from row 70 on (30 before row 100), and rows 100 to 159, the last
+    60, are written into the first 60 rows of its results. Were nothing stored, rows 70 to 159 would be.
     """
     rolling: dict[str, int] = {}  # bars before a row on which it depends, by column
     whole_segment: list[str] = []  # columns whose rows depend on all of the segment

@@ -259,9 +259,10 @@ def evaluate_test_span(
 ) -> tuple[Evaluation, Losses]:
     """Evaluate a model and every baseline on the test span.
 
-    For tasks without a reference the errors of baselines on the validation span are noted, too: there the
-    best one is chosen, so that no model is compared with a baseline that was picked on the test span. A
-    baseline is fitted once for both.
+    A task's reference is the baseline of `configs/references.yaml`. Where none is named or it is not
+    installed, the errors of baselines on the validation span are noted, too: there the best one is chosen, so
+    that no model is compared with a baseline that was picked on the test span. A baseline is fitted once for
+    both.
     """
     fitted = _fitted_baselines(data.spans["train"], data.scaling)
     evaluation, losses = _evaluate(data.spans["test"], model_forecasts, fitted)

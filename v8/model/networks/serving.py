@@ -13,8 +13,8 @@ a quantile that would cross its inner neighbour is moved out to it. The smaller 
 candles are coherent again, because low is a minimum and high a maximum.
 
 **The ensemble** of a profile that has paths mixes the network's forecast with those of two baselines, which
-read the raw candles of the window, as `v8.model.baselines.ranges` does in NumPy. Until `fold` loads fitted
-numbers, the network has a share of 1, and the baselines, whose numbers are zeros, have none.
+read the raw candles of the window, as `v8.model.baselines.ranges` does in NumPy. Until `add_calibration`
+loads fitted numbers, the network has a share of 1, and the baselines, whose numbers are zeros, have none.
 
 Shape legend: B batch, T lookback, F features, G features of a group, H horizon, C columns of a task,
 K constants, or in closes the 20 bars of the bands, O levels but the median, Q all levels, M members of the
@@ -99,7 +99,7 @@ class ServingGraph:
 
 
 class ServingModel(PublishedModel):
-    """The published model of one series; until `fold` its network forecasts alone.
+    """The published model of one series; until `add_calibration` its network forecasts alone.
 
     It loads its numbers into the shared graph, and again where the graph was used for another series since.
 
