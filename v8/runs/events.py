@@ -67,7 +67,7 @@ class StageStarted:
 
     series: Series
     stage: str
-    at_s: float = field(default_factory=time.time, compare=False)  # seconds since the epoch, UTC
+    at_s: float = field(default_factory=time.time, compare=False, repr=False)  # since the epoch, UTC
 
 
 @dataclass(frozen=True)
