@@ -10,22 +10,19 @@ what is under way when the run is killed goes on from its checkpoint.
 """
 
 from collections.abc import Sequence
-from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from v8.base.hardware import has_gpu, num_usable_cores, process_variables
-from v8.base.interruption import deferred_interrupts
-from v8.base.resources import resource_scope
 from v8.base.starting import quiet_start
 from v8.data.features.store import FeatureStore
 from v8.model.training.programs import kept_programs
 from v8.profile.profile import Profile
 from v8.runs.jobs import DeviceSettings, Job
 from v8.runs.machine.choices import affordable_workers
-from v8.runs.observers import EventCallback, RunObserver, warnings_as_notes
-from v8.runs.workers import JobQueue, Worker, WorkerPool
+from v8.runs.observers import RunObserver
+from v8.runs.workers import JobQueue, Worker, WorkerPool, obeying_parent
 
 if TYPE_CHECKING:
     from v8.runs.stages import TrainedSeries  # at run time it would import TensorFlow
@@ -89,13 +86,7 @@ def _serve(pipe: Connection, profile: Profile, device_settings: DeviceSettings, 
     with quiet_start():
         from v8.runs import local, stages  # noqa: PLC0415 - the module of a pool starts no TensorFlow
 
-    observer = EventCallback(pipe.send)
-    with (
-        suppress(EOFError, ConnectionError, KeyboardInterrupt),
-        warnings_as_notes(observer),
-        deferred_interrupts("") as check,
-        resource_scope(),
-    ):
+    with obeying_parent(pipe) as (observer, check):
         trainer = local.new_trainer(profile, device_settings)
         store = FeatureStore(folder)
         pipe.send(1)

@@ -127,7 +127,9 @@ class SeriesInProgress:
 
     def hand_over(self, result: TrainingResult, *, fleet_size: int) -> TrainedSeries:
         """Return what another process needs to finish this series."""
-        begun_from = self._initial_weights and InitialWeights(self._initial_weights.model_sha256, ())
+        begun_from = None
+        if self._initial_weights:
+            begun_from = InitialWeights(self._initial_weights.model_sha256, weights=())
         return TrainedSeries(self._job, result, fleet_size, begun_from, self._seconds)
 
     def take_over(self, seconds: Mapping[str, float], observer: RunObserver) -> None:

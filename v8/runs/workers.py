@@ -327,13 +327,12 @@ class Worker(Process):
         super().__init__(name, function, *arguments, variables=variables)
 
 
-@kept_programs()
-def _serve(pipe: Connection, profile: Profile, gpu: str | None, size: int | None, num_series: int) -> None:
-    """Be a worker: make what comes through the pipe until it closes, of at most so many series."""
-    with quiet_start():
-        from v8.runs import local  # noqa: PLC0415 - the parent starts no TensorFlow
+@contextmanager
+def obeying_parent(pipe: Connection) -> Iterator[tuple[RunObserver, Callable[[], None]]]:
+    """Run the block until the parent closes the pipe, or stops this process.
 
-        has_gpu()
+    Gives what sends events and warnings to the parent, and a check that raises where it is to stop.
+    """
     observer = EventCallback(pipe.send)
     with (
         suppress(EOFError, ConnectionError, KeyboardInterrupt),
@@ -341,6 +340,17 @@ def _serve(pipe: Connection, profile: Profile, gpu: str | None, size: int | None
         deferred_interrupts("") as check,
         resource_scope(),
     ):
+        yield observer, check
+
+
+@kept_programs()
+def _serve(pipe: Connection, profile: Profile, gpu: str | None, size: int | None, num_series: int) -> None:
+    """Be a worker: make what comes through the pipe until it closes, of at most so many series."""
+    with quiet_start():
+        from v8.runs import local  # noqa: PLC0415 - the parent starts no TensorFlow
+
+        has_gpu()
+    with obeying_parent(pipe) as (observer, check):
         fleet_size = size or local.suited_fleet_size(profile, num_series)
         if gpu is not None:
             text = f"Process {os.getpid()} trains on GPU {gpu}, in fleets of at most {fleet_size}."
