@@ -22,6 +22,8 @@ from v8.model.evaluation.evaluation import evaluate_test_span
 from v8.profile.profile import Profile
 from v8.profile.tasks import TASKS
 
+pytestmark = pytest.mark.tf
+
 SERIES = "BTCUSDT-15m"
 
 
@@ -60,7 +62,6 @@ def frame_of(data: SeriesData, **methods: np.ndarray[Any, Any]) -> pd.DataFrame:
     return pd.DataFrame(keys | {name: values.ravel() for name, values in methods.items()})
 
 
-@pytest.mark.tf
 @pytest.mark.parametrize("scaling", ["anchored", "ranged", "standard"])
 def test_outputs_become_prices_whatever_the_scaling(scaling: str, trained_run: Any) -> None:
     features = (*tiny_profile().features, *(["recent_range"] if scaling == "ranged" else []))
@@ -71,7 +72,6 @@ def test_outputs_become_prices_whatever_the_scaling(scaling: str, trained_run: A
     assert (mine["relative_mae"] < 1e-3).all()  # targets are in single precision
 
 
-@pytest.mark.tf
 def test_a_model_has_the_numbers_of_an_evaluation(
     trained_run: Any, profile: Profile, data: SeriesData
 ) -> None:
@@ -93,7 +93,6 @@ def test_a_model_has_the_numbers_of_an_evaluation(
     assert table.index.get_level_values("task").unique().tolist() == list(profile.tasks)
 
 
-@pytest.mark.tf
 def test_frames_and_models_stand_on_one_table_on_the_windows_that_all_have(
     trained_run: Any, profile: Profile, data: SeriesData
 ) -> None:
@@ -116,7 +115,6 @@ def test_frames_and_models_stand_on_one_table_on_the_windows_that_all_have(
     assert set(v8.evaluate(short, trained_run.candles, profile, series=SERIES).table["num_steps"]) == {1}
 
 
-@pytest.mark.tf
 def test_what_is_no_forecast_is_refused(trained_run: Any, profile: Profile, data: SeriesData) -> None:
     raw = trained_run.candles.to_frame().reset_index()
 
@@ -157,7 +155,6 @@ def runs_board(trained_run: Any, profile: Profile) -> v8.Board:
     return v8.evaluate(methods, trained_run.candles, profile, series=SERIES, about=about)
 
 
-@pytest.mark.tf
 def test_runs_models_and_baselines_stand_on_one_board(trained_run: Any) -> None:
     profile = trained_run.profile
     board = runs_board(trained_run, profile)
@@ -179,7 +176,6 @@ def test_runs_models_and_baselines_stand_on_one_board(trained_run: Any) -> None:
     assert methods.loc["run", "trained_until"] == iso(metadata.trained_until_s)
 
 
-@pytest.mark.tf
 def test_a_saved_board_is_computed_again_and_added_to_without_candles(
     trained_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,7 +221,6 @@ def test_a_saved_board_is_computed_again_and_added_to_without_candles(
         v8.Board.load(tmp_path / "mine")
 
 
-@pytest.mark.tf
 def test_what_one_method_lacks_is_left_out_for_all(trained_run: Any, profile: Profile) -> None:
     candles = {name: trained_run.candles.to_frame().reset_index() for name in (SERIES, "ETHUSDT-15m")}
     board = v8.evaluate({"both": Halfway(), "ewma": "ewma"}, candles, profile, column="close")
@@ -241,7 +236,6 @@ def test_what_one_method_lacks_is_left_out_for_all(trained_run: Any, profile: Pr
     assert "0 windows of run" in error.value.got
 
 
-@pytest.mark.tf
 @pytest.mark.usefixtures("unloaded")
 def test_until_when_a_plug_in_was_trained_is_unknown_until_somebody_says(
     trained_run: Any, profile: Profile

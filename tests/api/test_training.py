@@ -13,7 +13,7 @@ from forked import called
 
 import v8
 from v8.api.runs import TrainedSeries, _stored, _stored_tables, _with_others
-from v8.base.errors import ArtifactError, DataError, ProfileError, V8Error
+from v8.base.errors import ArtifactError, DataError, ProfileError
 from v8.data.market.companions import Companions
 from v8.data.market.series import Series
 from v8.data.market.sources.source import open_source
@@ -169,13 +169,6 @@ def test_a_run_shows_its_tables(runs: tuple[v8.Run, Path]) -> None:
 
 @pytest.mark.tf
 @pytest.mark.process
-def test_what_is_not_in_a_run_suggests_the_nearest(runs: tuple[v8.Run, Path]) -> None:
-    with pytest.raises(V8Error, match="Did you mean BTCUSDT-15m"):
-        runs[0]["BTCUSD-15m"]
-
-
-@pytest.mark.tf
-@pytest.mark.process
 def test_the_same_call_again_trains_nothing(
     runs: tuple[v8.Run, Path], trained_run: Any, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
@@ -254,12 +247,6 @@ def test_mistakes_are_told_with_the_argument(home: Path, arguments: dict[str, An
     with pytest.raises(ProfileError, match=words) as caught:
         v8.train(**{"progress": False, **arguments})
     assert "--" not in str(caught.value)
-
-
-@pytest.mark.tf
-def test_a_frame_that_is_none_of_candles_is_refused(home: Path) -> None:
-    with pytest.raises(DataError, match="open_time"):
-        v8.train(pd.DataFrame({"close": [1.0]}), series="BTCUSDT-1h", progress=False)
 
 
 def test_a_formula_has_a_history_without_epochs(tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ from v8.data.windows.batches import FleetWindows
 from v8.data.windows.dataset import prepare_series, table_columns
 from v8.profile.profile import Profile
 
+pytestmark = pytest.mark.tf
+
 
 @pytest.fixture
 def profile() -> Profile:
@@ -35,7 +37,6 @@ def read(dataset: Any) -> tuple[np.ndarray[Any, Any], dict[str, np.ndarray[Any, 
     return x, {task: np.concatenate([y[task] for _, y in batches]) for task in batches[0][1]}
 
 
-@pytest.mark.tf
 @pytest.mark.parametrize("span", ["train", "validation", "test"])
 def test_a_span_holds_the_windows_and_targets_of_training(
     span: str, trained_run: Any, profile: Profile
@@ -52,7 +53,6 @@ def test_a_span_holds_the_windows_and_targets_of_training(
         np.testing.assert_array_equal(targets[ours], expected.y_BMHC[task][theirs, 0])
 
 
-@pytest.mark.tf
 def test_every_pass_over_train_is_shuffled_anew_and_a_seed_repeats_them(
     trained_run: Any, profile: Profile
 ) -> None:
@@ -64,7 +64,6 @@ def test_every_pass_over_train_is_shuffled_anew_and_a_seed_repeats_them(
     np.testing.assert_array_equal(two, read(again)[0])
 
 
-@pytest.mark.tf
 def test_a_model_of_plain_keras_is_fitted_on_it(trained_run: Any, profile: Profile) -> None:
     train = v8.windows(trained_run.candles, profile, batch_size=32)
     validation = v8.windows(trained_run.candles, profile, span="validation")
@@ -85,7 +84,6 @@ def test_a_model_of_plain_keras_is_fitted_on_it(trained_run: Any, profile: Profi
     assert np.isfinite(history["val_loss"]).all()
 
 
-@pytest.mark.tf
 @pytest.mark.parametrize("language", ["en", "zh-TW"])
 def test_the_example_of_the_how_to_runs_as_it_stands(language: str, trained_run: Any) -> None:
     page = Path(__file__).parents[2] / "docs" / language / "how-to/python.md"
@@ -95,7 +93,6 @@ def test_the_example_of_the_how_to_runs_as_it_stands(language: str, trained_run:
     assert np.isfinite(names["model"].history.history["val_loss"]).all()
 
 
-@pytest.mark.tf
 def test_another_span_and_too_few_candles_are_refused(trained_run: Any, profile: Profile) -> None:
     with pytest.raises(ArgumentError, match=r"span=: .*validation, test; got 'tests'"):
         v8.windows(trained_run.candles, profile, span="tests")

@@ -12,7 +12,6 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ import pandas as pd
 import pytest
 import v8_columns
 from app_answers import answering
-from freqtrade_place import BRIDGE, FREQAI_PACKAGES, configuration, markets, require_freqai, write_candles
+from freqtrade_place import BRIDGE, configuration, markets, require_freqai, write_candles
 from local_server import LocalServer, QuietHandler
 from v8_columns import (
     STOP,
@@ -166,39 +165,26 @@ def test_the_answer_that_the_hostile_ones_are_made_from_is_a_forecast() -> None:
 
 HOSTILE = {
     "flat": answer_of(high=99.0, open=99.0, close=99.0),
-    "all flat": answer_of() | {"forecast": [{"high": 100.0, "low": 100.0}]},
     "negative low": answer_of(low=-7.0, low_q5=-8.0),
-    "negative quantile": answer_of(low_q5=-7.0),
     "zero": answer_of(low_q5=0),
     "null": None,
-    "null value": answer_of(low=None),
     "null bar": answer_of() | {"forecast": [None]},
-    "null bars": answer_of() | {"forecast": None},
     "text": "98.0",
     "list": [],
-    "text value": answer_of(high="101"),
     "true": answer_of(high=True),
-    "list value": answer_of(high=[101.0]),
     "not a number": answer_of(high=float("nan")),
-    "infinite": answer_of(high=float("inf")),
-    "huge": answer_of(high=1e308),
     "huge whole number": answer_of(high=10**400),
     "far": answer_of(high=1_010.0),
     "close above high": answer_of(close=102.0),
-    "open below low": answer_of(open=98.9),
     "quantiles crossed": answer_of(low_q95=97.0),
     "quantile above the low": answer_of(low_q5=99.3),
     "no high": answer_of(high=...),
-    "other columns": answer_of(volume=1.0),
     "unknown column": answer_of(low_qx=1.0) | {"forecast": [PRICES | {"low_qx": 1.0}]},
     "no bars": answer_of() | {"forecast": []},
     "many bars": answer_of() | {"forecast": [PRICES] * 1_001},
     "bars apart": answer_of(open_time=(NEWEST + 5 * HOUR).isoformat()),
     "another series": answer_of() | {"series": "ETHUSDT-1h"},
-    "no series": {key: value for key, value in answer_of().items() if key != "series"},
     "off the grid": answer_of() | {"first_bar": (NEWEST + HOUR / 7).isoformat()},
-    "no time": answer_of() | {"first_bar": None},
-    "a time without zone": answer_of() | {"first_bar": "2026-01-01T00:00:00"},
     "a far time": answer_of() | {"first_bar": "9999-01-01T00:00:00Z"},
     "a long time": answer_of() | {"first_bar": "2" * 100_000},
 }
@@ -435,17 +421,3 @@ def test_a_freqai_model_gives_the_same_trades(place: Path) -> None:
     assert [[one[key] for key in keys] for one in trades(place)] == [
         [one[key] for key in keys] for one in plain
     ]
-
-
-@pytest.mark.parametrize("name", FREQAI_PACKAGES)
-def test_without_the_packages_of_freqai_its_test_is_skipped_with_the_reason(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for package in FREQAI_PACKAGES:
-        monkeypatch.setitem(sys.modules, package, ModuleType(package))
-    require_freqai()
-    monkeypatch.setitem(sys.modules, name, None)  # as if it were not installed
-    with pytest.raises(
-        pytest.skip.Exception, match=rf"FreqAI needs {name}: pip install 'freqtrade\[freqai\]'"
-    ):
-        require_freqai()

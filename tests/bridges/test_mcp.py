@@ -18,7 +18,6 @@ import pytest
 import v8_mcp
 from ledger_entries import made_entry, made_score
 from mcp import Client
-from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp_types import jsonrpc_message_adapter
 from pydantic import ValidationError
 from typer.testing import CliRunner
@@ -310,19 +309,3 @@ def test_an_assistant_trains_in_the_background_and_asks_how_far_it_is(tmp_path: 
         time.sleep(0.5)
     assert work["state"] == "failed" and "Traceback" not in work["error"]
     assert "SYMBOL-TIMEFRAME" in work["error"]
-
-
-@pytest.mark.tf
-@pytest.mark.process
-def test_the_program_speaks_over_standard_input_and_output(trained_run: Any) -> None:
-    words = [
-        str(SERVER),
-        str(trained_run.path),
-        "--source",
-        "files",
-        "--data-dir",
-        str(trained_run.candles_dir),
-    ]
-    transport = stdio_client(StdioServerParameters(command=sys.executable, args=words))
-    result = asked(transport, lambda client: client.call_tool("models"))
-    assert [model["series"] for model in content_of(result)["models"]] == [SERIES]

@@ -93,8 +93,3 @@ def test_words_that_an_update_cannot_mean_are_one_line(words: list[str], got: st
     result = CliRunner().invoke(app, ["data", *words])
     assert result.exit_code == 2
     assert got in result.stderr
-
-
-def test_data_itself_takes_the_source_live_too(exchange: ExchangeApi) -> None:
-    result = CliRunner().invoke(app, ["data", "--source", "live", "--series", NAMES[0], "--bars", "300"])
-    assert "BTCUSDT-15m: 300 of 300 rows kept" in result.output

@@ -45,12 +45,6 @@ def test_a_cell_tells_kernels_memory_and_the_largest_fleet() -> None:
     assert gpu_paper.cell_text(None) == "not tried"
 
 
-def test_the_table_has_a_line_for_each_profile_and_gpu() -> None:
-    lines = gpu_paper.table([row(), row(precision="mixed_bfloat16", error="no")]).splitlines()
-    assert lines[0] == "| profile | GPU | float32 | mixed_bfloat16 | mixed_float16 |"
-    assert lines[2:] == [f"| `aligned` | T4 | {gpu_paper.cell_text(row())} | does not compile | not tried |"]
-
-
 def test_the_table_stands_between_its_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tmp_path / "figures.md"
     page.write_text(f"above\n{gpu_paper.MARKS[0]}\nold\n{gpu_paper.MARKS[1]}\nbelow\n", "utf-8")

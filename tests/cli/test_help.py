@@ -91,7 +91,3 @@ def test_what_a_word_or_a_flag_may_name_stands_once(name: str) -> None:
     for word, flag in (("PROFILE", "--profile"), ("RUN", "--run")):
         rows = re.findall(rf"^  (?:{word}|{flag}) .*", text, re.MULTILINE)
         assert len(rows) <= 1, rows
-
-
-def test_no_command_is_in_a_group_that_is_not_printed() -> None:
-    assert {each.rich_help_panel for each in COMMANDS.values()} <= {*GROUPS}

@@ -110,12 +110,6 @@ def test_all_forms_print_the_same_forecast(trained_run: Any, forecast: pd.DataFr
 
 
 @pytest.mark.tf
-def test_it_reads_as_many_candles_as_the_model_needs(trained_run: Any) -> None:
-    needed = Forecaster.load(trained_run.folder).needed_bars
-    assert f"Candles: {needed} from files" in call(*files(trained_run)).stdout
-
-
-@pytest.mark.tf
 def test_old_candles_are_refused_unless_the_past_is_meant(trained_run: Any) -> None:
     process = call(*[word for word in files(trained_run) if word != "--allow-old"])
     assert (process.exit_code, process.stdout) == (3, "")

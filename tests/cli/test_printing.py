@@ -6,7 +6,6 @@ import io
 import re
 import sys
 import time
-import webbrowser
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,7 +36,6 @@ from v8.runs.events import (
     Event,
     GettingReady,
     Note,
-    PageWritten,
     RunSummary,
     SeriesOutcome,
     SeriesStarted,
@@ -238,24 +236,6 @@ def test_no_full_bar_stands_while_something_is_done_once_or_after_epochs(
         assert "series" in evaluating and "0 of 2, 1 still training" in evaluating
 
 
-@pytest.mark.process
-def test_a_page_is_opened_once_it_is_written(
-    monkeypatch: pytest.MonkeyPatch, make_plan: Any, tmp_path: Path
-) -> None:
-    opened = tmp_path / "opened"
-    monkeypatch.setenv("BROWSER", f"sh -c 'echo %s >> {opened}'")
-    monkeypatch.setattr(webbrowser, "_tryorder", None)  # it reads BROWSER once
-    page = tmp_path / "a run" / "report.html"
-    told = PageWritten(f"Report: {page.as_uri()}", page)
-    with display(make_plan(ONE)) as listen:
-        listen(told)
-    assert not opened.exists()
-    with display(make_plan(ONE), opens=True) as listen:
-        listen(told)
-    assert opened.read_text() == f"{page.as_uri()}\n"
-    assert "a%20run" in opened.read_text()
-
-
 def test_a_terminal_shows_one_bar_per_series_at_work_up_to_a_limit(
     monkeypatch: pytest.MonkeyPatch, make_plan: Any
 ) -> None:
@@ -407,16 +387,3 @@ def test_what_is_no_terminal_gets_whole_lines(
     monkeypatch.setenv("COLUMNS", "40")
     print_lines("word " * 30)
     assert capsys.readouterr().out == "word " * 30 + "\n"
-
-
-def test_the_line_of_a_series_and_the_verdict_of_its_run_say_the_same(
-    capsys: pytest.CaptureFixture[str], make_plan: Any
-) -> None:
-    verdict = score(0.93, 0.2, 0.3, beside="range_paths")
-    outcome = SeriesOutcome(ONE, seconds=2.0, comparisons=(verdict.naive,))
-    (line,) = plain_lines(capsys, make_plan(ONE), [SeriesStarted(ONE), outcome])[1:]
-    print_leaderboard(RunResults([board_row(str(ONE), ohlc=verdict)]))
-    lines = capsys.readouterr().out.splitlines()
-    words = "7.0 % lower error than the naive forecast"
-    assert line == f"BTCUSDT-1h: candles: {words}, 2.00 s (1 of 1 ended)"
-    assert lines[1].startswith(f"Candles: {words} (not significant), 86.0 % higher than the best baseline")

@@ -153,19 +153,6 @@ def test_what_fails_must_pass_twice_alone(
     assert all(line.endswith(" ".join(names)) for line in runs[1:])
 
 
-def test_a_link_that_leads_nowhere_fails_all_tests(bare_path: Path, tmp_path: Path) -> None:
-    # Stand-ins: all succeed but the check of the documentation.
-    programs = tmp_path / "venv" / "bin"
-    programs.mkdir(parents=True)
-    failing = 'case "$1" in */documentation) echo "page.html: gone.html is no page"; exit 1;; esac'
-    for name, does in (("python", failing), ("ruff", ""), ("mypy", ""), ("lint-imports", "")):
-        (programs / name).write_text(f"#!/bin/sh\n{does}\n")
-        (programs / name).chmod(0o755)
-    process = call("test", bare_path, programs.parent)
-    assert process.returncode == 1
-    assert process.stdout.splitlines()[-1] == "page.html: gone.html is no page"
-
-
 @pytest.mark.process
 @pytest.mark.parametrize(
     ("words", "marks"),

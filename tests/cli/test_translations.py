@@ -180,9 +180,3 @@ def test_the_template_holds_every_sentence_without_translations(tmp_path: Path) 
     assert {message.string for message in template if message.id} == {""}
     entry = template["No live record yet."]
     assert entry.locations == [("v8/annexes/live/app/record_part.py", None)]
-
-
-def test_only_extract_takes_a_file(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(["check", "v8.pot"])
-    assert "; got v8.pot." in capsys.readouterr().err

@@ -142,13 +142,3 @@ def test_workers_end_with_their_run(tmp_path: Path) -> None:
     status, output = interrupt(process, "ETHUSDT-1h: started")
     assert status == 130, output
     assert output.count("interrupted: runs/tiny is saved.") == 1
-
-
-@pytest.mark.nightly
-def test_the_tests_hear_ctrl_c_however_they_were_started() -> None:
-    """At 4d1868b a suite in the background waited for every Ctrl-C in vain, and left processes behind."""
-    words = ("-m", "pytest", "-q", "-k", "noted_and_raised", "tests/base/test_interruption.py")
-    process = subprocess.run(
-        [*DEAF, sys.executable, *words], cwd=REPOSITORY, capture_output=True, text=True, check=False
-    )
-    assert process.returncode == 0, process.stdout + process.stderr

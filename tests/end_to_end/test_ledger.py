@@ -38,6 +38,8 @@ from v8.base.http_client import RetryPolicy
 from v8.cli.app import app
 from v8.data.market.series import Series, iso
 
+pytestmark = [pytest.mark.tf, pytest.mark.process]
+
 SHORT = "BTCUSDT-15m"
 LONG = "ETHUSDT-1h"
 HOUR_S = 3_600
@@ -139,8 +141,6 @@ def replay(watch: LedgerUpdater, exchange: ExchangeApi, until_s: int) -> list[Up
     return wakes
 
 
-@pytest.mark.tf
-@pytest.mark.process
 def test_each_close_of_each_timeframe_has_one_forecast_and_its_score(
     exchange: ExchangeApi, watch_place: Callable[..., Any], told: list[str]
 ) -> None:
@@ -157,32 +157,6 @@ def test_each_close_of_each_timeframe_has_one_forecast_and_its_score(
     assert told == []
 
 
-@pytest.mark.tf
-@pytest.mark.process
-def test_the_api_alone_is_enough_for_a_forecast_and_its_baselines(
-    exchange: ExchangeApi, watch_place: Callable[..., Any]
-) -> None:
-    exchange.has_archive = False
-    watch, _ = watch_place()
-    woken = watch.update()
-    assert (woken.num_issued, woken.failures) == (2, {})
-
-
-@pytest.mark.tf
-@pytest.mark.process
-def test_a_second_wake_at_the_same_time_does_nothing_and_asks_for_nothing(
-    exchange: ExchangeApi, watch_place: Callable[..., Any]
-) -> None:
-    watch, _ = watch_place()
-    assert watch.update().num_issued == 2
-    exchange.requests.clear()
-    again = watch.update()
-    assert (again.num_issued, again.num_scored) == (0, 0)
-    assert exchange.klines_requests() == []
-
-
-@pytest.mark.tf
-@pytest.mark.process
 def test_a_wake_asks_once_for_the_candles_of_a_series(
     exchange: ExchangeApi, watch_place: Callable[..., Any]
 ) -> None:
@@ -202,8 +176,6 @@ def short_memory(monkeypatch: pytest.MonkeyPatch) -> int:
     return 4 * HOUR_S
 
 
-@pytest.mark.tf
-@pytest.mark.process
 def test_missed_closes_are_caught_up_marked_late_and_in_no_error(
     exchange: ExchangeApi, watch_place: Callable[..., Any], short_memory: int
 ) -> None:
@@ -222,8 +194,6 @@ def test_missed_closes_are_caught_up_marked_late_and_in_no_error(
     assert record.tasks["ohlc"].num_scored == 2  # the newest waits
 
 
-@pytest.mark.tf
-@pytest.mark.process
 def test_trouble_with_the_network_is_one_line_and_done_at_the_next_wake(
     exchange: ExchangeApi, watch_place: Callable[..., Any], told: list[str]
 ) -> None:
@@ -246,8 +216,6 @@ def test_trouble_with_the_network_is_one_line_and_done_at_the_next_wake(
     assert ledger.count_forecasts("./tiny", SHORT).num_late == 0
 
 
-@pytest.mark.tf
-@pytest.mark.process
 def test_one_series_without_candles_does_not_stop_the_others(
     exchange: ExchangeApi, watch_place: Callable[..., Any], told: list[str]
 ) -> None:
@@ -265,8 +233,6 @@ def test_one_series_without_candles_does_not_stop_the_others(
     assert len(told) == 2
 
 
-@pytest.mark.tf
-@pytest.mark.process
 def test_what_cannot_be_forecast_is_posted_once_beside_what_is(
     exchange: ExchangeApi, watch_place: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,8 +250,6 @@ def test_what_cannot_be_forecast_is_posted_once_beside_what_is(
     assert "unbroken candles" in data["error"]
 
 
-@pytest.mark.tf
-@pytest.mark.process
 def test_a_candle_that_never_comes_leaves_a_close_and_its_scores_out(
     exchange: ExchangeApi, watch_place: Callable[..., Any], short_memory: int
 ) -> None:
@@ -302,21 +266,6 @@ def test_a_candle_that_never_comes_leaves_a_close_and_its_scores_out(
     assert ledger.count_forecasts("./tiny", SHORT).num_void == 2
 
 
-@pytest.mark.tf
-@pytest.mark.process
-def test_between_two_closes_the_file_alone_holds_all_forecasts(
-    exchange: ExchangeApi, watch_place: Callable[..., Any], tmp_path: Path
-) -> None:
-    watch, ledger = watch_place()
-    watch.update()
-    copy = tmp_path / "copied by cp.sqlite"
-    copy.write_bytes(ledger.path.read_bytes())
-    with Ledger.open(copy) as copied:
-        assert closes(copied, SHORT) == closes(ledger, SHORT) == [0]
-
-
-@pytest.mark.tf
-@pytest.mark.process
 def test_an_asking_second_is_the_place_s_own_and_after_the_close(
     exchange: ExchangeApi, models: ServingModels, tmp_path: Path
 ) -> None:
@@ -332,8 +281,6 @@ def test_an_asking_second_is_the_place_s_own_and_after_the_close(
         assert watch.update().num_issued == 1
 
 
-@pytest.mark.tf
-@pytest.mark.process
 def test_another_generation_serves_from_the_next_close_on(
     exchange: ExchangeApi, watch_place: Callable[..., Any], workplace: Any, call: Callable[..., Any]
 ) -> None:
@@ -363,8 +310,6 @@ def test_another_generation_serves_from_the_next_close_on(
         assert f" until {issuer}: ohlc " in output
 
 
-@pytest.mark.tf
-@pytest.mark.process
 def test_a_close_that_the_model_has_seen_is_left_out(
     exchange: ExchangeApi, watch_place: Callable[..., Any], told: list[str]
 ) -> None:
@@ -377,8 +322,6 @@ def test_a_close_that_the_model_has_seen_is_left_out(
     assert ledger.series("./tiny") == [LONG]
 
 
-@pytest.mark.tf
-@pytest.mark.process
 def test_a_replay_that_was_cut_off_anywhere_is_the_undisturbed_one(
     exchange: ExchangeApi, watch_place: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -426,8 +369,6 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.tf
-@pytest.mark.process
 def test_a_process_that_is_killed_writes_the_ledger_of_one_that_is_not_and_posts_it_once(
     exchange: ExchangeApi, watch_place: Callable[..., Any], workplace: Any, tmp_path: Path
 ) -> None:
@@ -488,7 +429,6 @@ def test_a_process_that_is_killed_writes_the_ledger_of_one_that_is_not_and_posts
         ]
 
 
-@pytest.mark.process
 def test_forecast_once_says_what_it_did_and_how_to_look_at_it_and_posts_it(
     exchange: ExchangeApi, workplace: Any, tmp_path: Path
 ) -> None:
@@ -508,8 +448,6 @@ def test_forecast_once_says_what_it_did_and_how_to_look_at_it_and_posts_it(
     assert model == "tiny"
 
 
-@pytest.mark.tf
-@pytest.mark.process
 def test_forecast_once_says_what_it_did_where_nobody_takes_it(
     exchange: ExchangeApi,
     call: Callable[..., Any],
@@ -527,7 +465,6 @@ def test_forecast_once_says_what_it_did_where_nobody_takes_it(
     assert f"got status 503. See what it lacks; {ledger}.outbox keeps the messages" in process.stderr
 
 
-@pytest.mark.process
 def test_a_second_writer_and_a_market_without_a_present_are_refused(
     call: Callable[..., Any], models: ServingModels, trained: tuple[Any, Any], tmp_path: Path
 ) -> None:
@@ -547,17 +484,6 @@ def test_a_second_writer_and_a_market_without_a_present_are_refused(
     assert absent.exit_code == 3 and "; got no such file" in absent.stderr
 
 
-def test_an_address_that_is_none_is_refused_before_anything_is_opened(
-    call: Callable[..., Any], tmp_path: Path
-) -> None:
-    process = call("forecast", tmp_path, "--post", "you.example")
-    assert process.exit_code == 2
-    assert process.stderr.startswith("error: --post: is http://HOST/PATH or https://HOST/PATH")
-    assert "tgram://" in process.stderr  # nobody guesses how a chat is written
-
-
-@pytest.mark.tf
-@pytest.mark.process
 def test_track_prints_the_record_as_a_table_json_and_csv(
     call: Callable[..., Any], exchange: ExchangeApi, watch_place: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -203,14 +203,6 @@ def test_another_source_is_refused(workplace: Any) -> None:
     assert "was started with --source files" in again.stderr
 
 
-def test_a_damaged_run_file_is_named(workplace: Any) -> None:
-    file = workplace.run / "run.json"
-    file.write_text(file.read_text()[:500])
-    again = workplace.call(workplace.words("BTCUSDT-15m"))
-    assert again.returncode == 3
-    assert f"{file}: must be valid JSON" in again.stderr
-
-
 def test_a_model_file_that_is_not_the_recorded_one_is_refused(workplace: Any) -> None:
     file = workplace.run / "BTCUSDT-15m" / "model.keras"
     file.write_bytes(file.read_bytes() + b"x")
@@ -278,10 +270,3 @@ def test_report_redraws_what_was_lost(workplace: Any) -> None:
     assert (workplace.run / "leaderboard.csv").read_text() == board
     assert "BTCUSDT-15m" in (workplace.run / "report.html").read_text()
     assert json.loads((workplace.run / "timing.json").read_text())["num_series"] == 2
-
-
-@pytest.mark.parametrize("command", [["features"], ["data", "--source", "files", "--data-dir", "candles"]])
-def test_the_other_commands_answer(workplace: Any, command: list[str]) -> None:
-    answer = workplace.call([*command, "--series", "BTCUSDT-15m"])
-    assert answer.returncode == 0, answer.stderr
-    assert "BTCUSDT-15m" in answer.stdout

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-import sqlite3
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -184,16 +182,6 @@ def test_a_record_that_is_none_is_refused_and_can_be_set_aside(undisturbed: Sear
     assert (tmp_path / "study.replaced-1.sqlite").read_text().startswith("what is this? ")
     for name in FILES:
         assert (tmp_path / name).read_text() == (undisturbed.path / name).read_text()
-
-
-@pytest.mark.nightly
-@pytest.mark.tf
-def test_a_study_turned_to_the_largest_error_is_not_gone_on_with(undisturbed: Search, tmp_path: Path) -> None:
-    shutil.copytree(undisturbed.path, tmp_path, dirs_exist_ok=True)
-    with closing(sqlite3.connect(tmp_path / "study.sqlite")) as connection, connection:
-        connection.execute("UPDATE study_directions SET direction = 'MAXIMIZE'")
-    with pytest.raises(ArtifactError, match=r"got .* MAXIMIZE, "):
-        search_in(tmp_path, Trains(0)).run(NUM_TRIALS, lambda: True)
 
 
 def test_a_search_does_not_begin_where_it_would_replace_files_in_the_end(tmp_path: Path) -> None:

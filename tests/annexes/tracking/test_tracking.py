@@ -26,7 +26,7 @@ from v8.model.training.trainer import EpochRecord
 from v8.profile.profile import load_profile
 from v8.runs.events import EpochEnded, Event, Note, SeriesOutcome
 from v8.runs.following import Follower, followers
-from v8.runs.observers import ObserverGroup, RunContext
+from v8.runs.observers import RunContext
 from v8.runs.plan import Plan
 from v8.runs.trackers import TRACKERS, TrackerError, TrackerKind, check_trackers
 
@@ -101,14 +101,6 @@ def test_whatever_a_tracker_raises_is_one_note_without_secrets(
     follower.on_event(epoch_ended())
     follower.on_end()
     assert [note.text.partition(": ")[2] for note in notes] == [told]
-
-
-def test_without_trackers_nothing_is_written(tmp_path: Path) -> None:
-    observer = ObserverGroup(followers(()))
-    observer.on_begin(context(tmp_path))
-    observer.on_event(epoch_ended())
-    observer.on_end()
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_unknown_tracker_is_refused_with_the_nearest_name() -> None:

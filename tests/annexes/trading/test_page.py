@@ -8,13 +8,10 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from wandering import wandering
 
 from v8.annexes.trading.page import (
-    SCORES_TITLE,
-    TITLE,
     figure_tables,
     gains_tables,
     rules_tables,
@@ -24,11 +21,8 @@ from v8.annexes.trading.page import (
     write_trading_results,
 )
 from v8.annexes.trading.rules import (
-    HELD,
-    HIT_RATE,
     NAIVE,
     PERFECT_FORESIGHT,
-    RIGHT,
     TRADING_RULES,
     TradingResults,
     TradingTerms,
@@ -191,23 +185,3 @@ def test_a_difference_that_may_be_chance_says_its_direction(known: TradingResult
         money, _ = rules_tables([replace(result, best=best)])
         verdict = str(money.rows[0][-1])
         assert verdict.partition(" (")[1:] == words.partition(" (")[1:]
-
-
-def test_what_was_right_is_counted_of_all_bars_and_of_those_held(known: TradingResults) -> None:
-    for figures in (known.figures["direction"], known.figures["volatility"]):
-        held, right, rate = (figures.loc[label] for label in (HELD, RIGHT, HIT_RATE))
-        for name in figures:
-            if held[name]:
-                assert rate[name] == pytest.approx(100 * right[name] / held[name])
-            else:
-                assert np.isnan(rate[name])
-    assert not known.figures["direction"].loc[HELD].all()  # naive holds nothing
-
-
-def test_numbers_of_a_column_have_equal_decimals(known: TradingResults) -> None:
-    for table in (*gains_tables(known.pooled), *figure_tables(known)):
-        has_words = table.title in (TITLE, SCORES_TITLE)
-        num_gains = len(table.rows) - (4 if has_words else 0)  # below them are p-values and words
-        for place in range(1, len(table.columns)):
-            numbers = [str(row[place]) for row in table.rows[:num_gains]]
-            assert len({len(cell.partition(".")[2]) for cell in numbers if cell != "–"}) == 1, numbers

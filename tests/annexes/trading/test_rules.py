@@ -34,9 +34,8 @@ from v8.annexes.trading.rules import (
 )
 from v8.base.errors import DataError
 from v8.model.evaluation.evaluation import MODEL
-from v8.model.evaluation.significance import BEATS, LOSES, UNKNOWN
+from v8.model.evaluation.significance import BEATS
 
-DAY_S = 86_400
 FREE = TradingTerms(fee=0.0, spread=0.0)
 COSTS = TradingTerms(fee=0.001, spread=0.0002)  # 11 bps where one cannot wait, 10 where one can
 
@@ -135,11 +134,6 @@ def test_what_is_known_of_volatility_is_worth_more_than_chance_and_the_close_is_
     assert {one.series for one in known.by_series} == {"BTCUSDT-1h", "ETHUSDT-1h"}
 
 
-def test_what_is_known_does_not_pay_for_what_it_has_to_trade_often() -> None:
-    first, *_ = evaluate_trading([wandering(90)], COSTS).pooled
-    assert (first.rule, first.best.outcome) == ("volatility", LOSES)
-
-
 @pytest.mark.parametrize("terms", [FREE, COSTS])
 def test_the_actual_values_is_a_bound(terms: TradingTerms) -> None:
     trading = evaluate_trading([wandering(30)], terms)
@@ -153,12 +147,6 @@ def test_the_naive_forecast_in_place_of_the_model_is_worth_nothing() -> None:
     same = evaluate_trading([replace(study, forecasts=same_forecasts)], COSTS)
     assert {one.naive.outcome for one in same.pooled} == {"equals"}
     assert {one.naive.corrected_p_value for one in (*same.pooled, *same.by_series)} == {None}
-
-
-def test_few_days_tell_nothing() -> None:
-    few = evaluate_trading([wandering(8)], COSTS)
-    assert {one.best.outcome for one in few.pooled if one.rule != "direction"} == {UNKNOWN}
-    assert {one.interval for one in few.pooled} == {None}
 
 
 @pytest.mark.parametrize("num_days", [13, 50])

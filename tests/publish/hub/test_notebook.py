@@ -109,13 +109,3 @@ def test_the_file_holds_no_outputs_and_is_in_both_languages() -> None:
             assert re.search(r"[a-z].* · .*[\u4e00-\u9fff]", title), title
     text = "\n".join(cell.source for cell in notebook.cells)
     assert re.findall(r"^## (\d)", text, re.MULTILINE) == list("123456")
-
-
-def test_its_last_words_name_sections_that_are_there() -> None:
-    said = read_notebook().cells[-1].source.splitlines()
-    repository = NOTEBOOK.parents[1]
-    for line, edition, num in ((said[-2], "README.md", 2), (said[-1], "README.zh-TW.md", 2)):
-        names = re.findall(r"\*([^*]+)\*|「([^」]+)」", line)
-        titles = re.findall("^## (.*)", (repository / edition).read_text("utf-8"), re.MULTILINE)
-        assert {english or chinese for english, chinese in names} <= set(titles), edition
-        assert len(names) == num

@@ -92,17 +92,6 @@ def metadata(run: Path) -> dict[str, Metadata]:
     return {name: read_metadata(run / name) for name in NAMES}
 
 
-def test_the_validation_spans_of_a_timeframe_choose_one_baseline(
-    leaderboard: dict[str, dict[str, str]],
-) -> None:
-    found = {
-        (name.rpartition("-")[2], row[f"{task}_best_baseline"])
-        for name, row in leaderboard.items()
-        for task in FORECAST
-    }
-    assert found == set(BEST_AT.items())
-
-
 def test_forecasts_say_what_the_leaderboard_says(
     leaderboard: dict[str, dict[str, str]], metadata: dict[str, Metadata]
 ) -> None:
@@ -117,26 +106,6 @@ def test_forecasts_say_what_the_leaderboard_says(
         assert "of this series alone" not in " ".join(error_lines(metadata[name]))
         content = {key: value for key, value in metadata[name].content.items() if key != "verdict"}
         assert "of this series alone" in error_lines(checked_metadata(content))[-1]
-
-
-def test_the_readme_of_a_series_says_it(run: Path, leaderboard: dict[str, dict[str, str]]) -> None:
-    for name, row in leaderboard.items():
-        readme = (run / name / "README.md").read_text("utf-8")
-        for task in FORECAST:
-            best = number(float(row[f"{task}_relative_mae_to_best"]))
-            cells = [task, number(float(row[f"{task}_relative_mae"])), row[f"{task}_verdict"]]
-            cells += [row[f"{task}_best_baseline"], best, row[f"{task}_verdict_against_best"]]
-            assert f"| {' | '.join(cells)} |" in re.sub(" +", " ", readme)
-
-
-def test_the_report_says_it_in_heading_and_table(run: Path, leaderboard: dict[str, dict[str, str]]) -> None:
-    page = (run / REPORT_FILE).read_text("utf-8")
-    assert f"Best baselines: Candles: {BEST_IN_WORDS}; Bollinger bands: " in page
-    for name, row in leaderboard.items():
-        (heading,) = re.findall(rf"<summary>{name}<span (.*?)</span></summary>", page)
-        for task, title in TITLES.items():
-            verdicts = dict.fromkeys((row[f"{task}_verdict"], row[f"{task}_verdict_against_best"]))
-            assert f"{title}: {', '.join(verdicts)}" in with_keys(heading)
 
 
 def test_the_figures_of_the_report_are_medians_of_it(
@@ -179,15 +148,6 @@ def live(
         return live_record(ledger, place)
 
 
-def test_the_live_record_names_it(run: Path, tmp_path: Path) -> None:
-    record = live(run, tmp_path / "ledger.sqlite", {"BTCUSDT-15m": None, "BTCUSDT-1h": None})
-    named = {one.series: one.tasks["ohlc"].best.baseline for one in record.series}
-    assert named == {"BTCUSDT-15m": "offset", "BTCUSDT-1h": "last_close"}
-    assert record.with_own_baseline == []
-    (generation,) = record.series[0].generations
-    assert generation.tasks["ohlc"].best.baseline == named[record.series[0].series]
-
-
 def test_the_live_record_of_models_of_the_hub_names_it(run: Path, hub: Any, tmp_path: Path) -> None:
     publish(stage_run(run, tmp_path / "staged", REPO), REPO, is_private=True)
     names = ["ETHUSDT-15m", "ETHUSDT-1h"]
@@ -214,12 +174,6 @@ def test_a_live_record_says_that_it_chose_the_baseline_itself(
     assert own_baseline_sentence() in str(whole_record_part(record))
 
 
-def test_a_baseline_that_was_not_forecast_is_not_named(run: Path, tmp_path: Path) -> None:
-    record = live(run, tmp_path / "ledger.sqlite", {"BTCUSDT-15m": None}, ("last_close",))
-    assert record.tasks["ohlc"].best.baseline == "naive"
-    assert record.with_own_baseline == ["BTCUSDT-15m"]
-
-
 def test_the_card_and_the_service_say_it(
     run: Path, leaderboard: dict[str, dict[str, str]], metadata: dict[str, Metadata]
 ) -> None:
@@ -235,16 +189,6 @@ def test_the_card_and_the_service_say_it(
             assert comparisons["best_baseline"]["verdict"] == expected[f"{task}_verdict_against_best"]
             shown = number(float(expected[f"{task}_relative_mae_to_best"]))
             assert shown in card
-
-
-def test_a_part_of_a_run_is_published_with_the_verdicts_of_the_run(
-    run: Path, metadata: dict[str, Metadata], leaderboard: dict[str, dict[str, str]]
-) -> None:
-    only = metadata["ETHUSDT-1h"]
-    assert only.evaluation.best_baseline("ohlc") == "offset"  # for this series alone
-    card = model_card("someone/models", read_run(run), [only], {})
-    assert "× last_close" in card
-    assert "Candles × offset" not in card
 
 
 def with_keys(text: str) -> str:

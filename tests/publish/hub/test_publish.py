@@ -68,16 +68,6 @@ def test_publishing_the_same_again_sends_no_bytes_and_makes_no_commit(hub: Any, 
     assert len(hub.commits(REPO)) == 1
 
 
-def test_a_tree_in_many_pages_is_read_to_its_end(hub: Any, make_run: Any) -> None:
-    hub.page_size = 3
-    run = make_run()
-    publish_run(run)
-    hub.forget()
-    assert publish_run(run).sent is None
-    # 2 x 4 + 4 files, .gitattributes and 3 folders: 16 entries in pages of 3.
-    assert hub.count("tree") == 6
-
-
 def test_one_changed_file_travels_with_the_manifest_alone(hub: Any, make_run: Any) -> None:
     run = make_run()
     publish_run(run)
@@ -90,21 +80,6 @@ def test_one_changed_file_travels_with_the_manifest_alone(hub: Any, make_run: An
     assert hub.count("lfs-put") == 0
     assert hub.files(REPO)["models/ETHUSDT-1h/history.csv"] == history.read_bytes()
     assert len(hub.commits(REPO)) == 2
-
-
-def test_one_changed_model_is_the_only_large_file_that_travels(
-    hub: Any, make_run: Any, keras_file: Path
-) -> None:
-    run = make_run()
-    publish_run(run)
-    hub.forget()
-    (run / "ETHUSDT-1h" / "model.keras").write_bytes(keras_file.read_bytes())
-    from v8.base.storage import digest_file
-
-    make_run.change(run, "ETHUSDT-1h", model_sha256=digest_file(keras_file))
-    publish_run(run)
-    assert hub.count("lfs-put") == 1
-    assert hub.files(REPO)["models/ETHUSDT-1h/model.keras"] == keras_file.read_bytes()
 
 
 def test_the_manifest_of_a_commit_describes_every_file_beside_it(
@@ -146,15 +121,6 @@ def test_the_card_shows_the_leaderboard_in_a_small_picture(hub: Any, make_run: A
     )
 
 
-def test_a_manifest_from_before_there_was_a_picture_is_read(hub: Any, make_run: Any) -> None:
-    publish_run(make_run())
-    content = json.loads(hub.files(REPO)["manifest.json"])
-    newer = {"leaderboard.png", "features.py"}
-    assert newer <= {file["path"] for file in content["files"]}
-    content["files"] = [file for file in content["files"] if file["path"] not in newer]
-    assert Manifest.from_json(content).series == ("BTCUSDT-15m", "ETHUSDT-1h")
-
-
 def test_a_repository_of_another_project_is_left_alone(hub: Any, make_run: Any) -> None:
     hub.create(REPO, {"README.md": b"# My language model\n", "model.safetensors": b"weights"})
     with pytest.raises(PublishError, match=r"got one with .*: model\.safetensors"):
@@ -166,11 +132,6 @@ def test_a_repository_that_the_hubs_page_made_is_filled(hub: Any, make_run: Any)
     hub.create(REPO, {"README.md": b"---\nlicense: mit\n---\n"})
     publish_run(make_run())
     assert b"# aligned: 2 forecasters" in hub.files(REPO)["README.md"]
-
-
-def test_private_makes_a_private_repository(hub: Any, make_run: Any) -> None:
-    publish_run(make_run(), is_private=True)
-    assert hub.repos[REPO].is_private
 
 
 def test_private_is_no_empty_promise_about_a_public_repository(hub: Any, make_run: Any) -> None:
@@ -198,11 +159,6 @@ def test_content_that_did_not_arrive_as_it_was_sent_is_found_by_looking(hub: Any
     run = make_run()
     publish_run(run)
     assert publish_run(run).sent is None
-
-
-def test_the_demo_market_is_not_published(make_run: Any) -> None:
-    with pytest.raises(PublishError, match=r"models of real .*; got a simulated"):
-        staged_of(make_run(source="demo"))
 
 
 def test_one_model_of_the_demo_market_is_enough_to_refuse(make_run: Any) -> None:

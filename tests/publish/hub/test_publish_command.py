@@ -83,16 +83,6 @@ def test_a_client_that_is_asked_to_tell_everything_keeps_the_token(
 
 
 @pytest.mark.tf
-@pytest.mark.process
-def test_a_process_with_a_wrong_token_says_one_line_and_exits_5(hub: Any, make_run: Any, tokens: Any) -> None:
-    result = start("publish", make_run(), "--repo", REPO, HF_TOKEN=tokens.wrong)
-    assert result.returncode == 5
-    assert len(without_signs(result.stderr).splitlines()) == 1
-    assert without_signs(result.stderr).startswith("error: HF_TOKEN: ")
-    assert tokens.wrong not in result.stdout + result.stderr
-
-
-@pytest.mark.tf
 def test_nothing_new_is_said(hub: Any, make_run: Any) -> None:
     run = make_run()
     call("publish", run, "--repo", REPO)
@@ -274,13 +264,6 @@ def test_a_damaged_series_is_held_back_from_what_is_partial_and_the_folder_is_no
     assert not (tmp_path / "part" / "models" / "ETHUSDT-1h").exists()
     assert not any("ETHUSDT-1h" in file.path for file in staged.files)
     assert str(run) not in (tmp_path / "part" / "README.md").read_text("utf-8")
-
-
-def test_a_folder_that_is_no_run_exits_3_and_stays_as_it_is(hub: Any, tmp_path: Path) -> None:
-    result = call("publish", tmp_path / "nothing", "--repo", REPO)
-    assert result.exit_code == 3
-    assert not (tmp_path / "nothing").exists()
-    assert hub.count() == 0
 
 
 def test_the_main_job_refuses_to_publish_the_demo_market_before_training(hub: Any, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,8 @@ from v8.forecaster.forecaster import Forecaster
 from v8.publish.hub.publish import publish
 from v8.publish.hub.staging import stage_run
 
-REPOSITORY = Path(__file__).parents[3]
+pytestmark = pytest.mark.tf
+
 REPO = "someone/tiny"
 SERIES = "BTCUSDT-15m"
 
@@ -49,7 +49,6 @@ def call(*words: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]
     return called(*words, cwd=cwd, env={**os.environ, **env}, tf=True)
 
 
-@pytest.mark.tf
 def test_a_pulled_model_is_evaluated_as_the_run_evaluated_it(published: Any, trained_run: Any) -> None:
     """Its evaluation, sums of errors over every forecast of the test span, comes back digit by digit."""
     pulled = v8.load(REPO, SERIES, revision=newest(published))
@@ -62,7 +61,6 @@ def test_a_pulled_model_is_evaluated_as_the_run_evaluated_it(published: Any, tra
     )
 
 
-@pytest.mark.tf
 @pytest.mark.process
 def test_pull_then_predict_gives_the_run_s_numbers_in_another_process(
     published: Any, trained_run: Any, tmp_path: Path, tokens: Any
@@ -90,7 +88,6 @@ def test_pull_then_predict_gives_the_run_s_numbers_in_another_process(
     assert tokens.write not in everything
 
 
-@pytest.mark.tf
 @pytest.mark.parametrize(
     ("words", "status", "match"),
     [
@@ -127,7 +124,6 @@ def test_a_refusal_is_one_line_without_the_token(
     assert tokens.write not in result.stderr
 
 
-@pytest.mark.tf
 def test_a_run_folder_is_loaded_by_the_same_call(trained_run: Any) -> None:
     alone = v8.load(trained_run.folder)
     named = v8.load(str(trained_run.path), SERIES)
@@ -135,7 +131,6 @@ def test_a_run_folder_is_loaded_by_the_same_call(trained_run: Any) -> None:
     assert str(v8.load(trained_run.path).series) == SERIES
 
 
-@pytest.mark.tf
 def test_a_run_s_folder_with_the_model_of_another_series_is_refused(trained_run: Any, tmp_path: Path) -> None:
     """At 4c79749 it gave one coin's forecast, and a line of the leaderboard, under another's name."""
     run = tmp_path / "run"
@@ -151,7 +146,6 @@ def test_a_run_s_folder_with_the_model_of_another_series_is_refused(trained_run:
             use(run)
 
 
-@pytest.mark.tf
 @pytest.mark.parametrize(
     ("source", "series", "revision", "match"),
     [
@@ -179,7 +173,6 @@ def test_a_folder_that_does_not_hold_the_series_is_refused(
         v8.load(trained_run.path / source, series, revision=revision)
 
 
-@pytest.mark.tf
 def test_a_name_that_is_no_folder_is_looked_for_on_the_hub(published: Any) -> None:
     with pytest.raises(PullError, match=r"you/aligned: .*if a folder"):
         v8.load("you/aligned", SERIES)
@@ -192,14 +185,3 @@ def test_a_run_that_is_not_there_is_not_looked_for_on_the_hub(
     with pytest.raises(ArtifactError) as caught:
         v8.load("runs/nothing", SERIES)
     assert (caught.value.where, caught.value.got) == ("runs/nothing", "no such folder")
-
-
-@pytest.mark.process
-def test_importing_v8_starts_nothing() -> None:
-    code = "import sys, v8; print(v8.__version__, *{name.partition('.')[0] for name in sys.modules})"
-    result = subprocess.run(
-        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True
-    )
-    version, *modules = result.stdout.split()
-    assert version == "1.0.0"
-    assert {"tensorflow", "keras", "numpy", "pandas", "huggingface_hub", "httpx2"}.isdisjoint(modules)

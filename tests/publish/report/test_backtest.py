@@ -125,15 +125,6 @@ def test_pools_and_series_have_the_best_baseline_of_all_folds(found: Any) -> Non
         assert names == {whole.tasks[task].best}
 
 
-def test_a_series_whose_own_best_baseline_is_another_is_compared_with_that_of_all() -> None:
-    names = ["BTCUSDT-15m", "ETHUSDT-15m", "SOLUSDT-15m"]
-    cells = [
-        validated(cell(1, name), best="last_close" if name == "SOLUSDT-15m" else "offset") for name in names
-    ]
-    results = results_of(plan(1, names), cells, {})
-    assert {by_task["ohlc"].best for by_task in results.series.values()} == {"offset"}
-
-
 def test_a_fold_whose_own_best_baseline_is_another_is_compared_with_that_of_all() -> None:
     name = "BTCUSDT-15m"
     cells = [

@@ -14,7 +14,6 @@ import pytest
 
 from v8.annexes.comparison.page import (
     CLAIM_NOTE,
-    UNITS,
     budget_sentence,
     cautions,
     comparison_csv,
@@ -27,7 +26,7 @@ from v8.annexes.comparison.page import (
     write_comparison,
 )
 from v8.annexes.comparison.recommendation import advice, windows_note
-from v8.annexes.comparison.results import FIGURES, Comparison
+from v8.annexes.comparison.results import Comparison
 from v8.base.errors import ProfileError
 from v8.base.own_files import require_own
 
@@ -181,10 +180,6 @@ def test_the_ceiling_counts_all_models_of_a_fleet(fleet_size: int, share_pct: fl
     assert comparison.figures["aligned"]["ceiling_pct"]["median"] == pytest.approx(share_pct)
 
 
-def test_every_figure_has_a_way_to_be_written() -> None:
-    assert {kind.unit for kind in FIGURES.values()} <= set(UNITS)
-
-
 def test_tables_show_spreads_only_where_there_is_one() -> None:
     rows = {row[0]: row[1:] for row in cost_table(DRIFTING).rows}
     assert rows["train"] == ["1 min 12 s (48 s to 1 min 36 s)", "24 s (16 s to 32 s)"]
@@ -207,18 +202,6 @@ def test_ratios_and_figures_however_small_have_digits_that_count() -> None:
     costs = {row[0]: row[1:] for row in cost_table(slow).rows}
     assert costs["training windows per second"] == ["0.25"]
     assert costs["operations per window"] == ["0.003 MFLOP"]
-
-
-@pytest.mark.process
-def test_on_a_phone_the_tables_scroll_and_on_a_small_laptop_they_fit(tmp_path: Path, visit: Any) -> None:
-    names = ("aligned", "frontier", "v4_transformer", "v4_gru", "stable")
-    many = [measured(name, repeat, repeat + 37.3) for name in names for repeat in (1, 2)]
-    write_comparison(tmp_path, compared(*many, num_bars=dict.fromkeys(names, 8_000)))
-    phone = visit.measure(tmp_path / "compare.html", 390, "#all")
-    assert phone["sticking_out"] == []
-    assert [box["is_marked"] for box in phone["boxes"]] == [box["is_cut"] for box in phone["boxes"]]
-    laptop = visit.measure(tmp_path / "compare.html", 1_120, "#all")
-    assert not any(box["is_cut"] for box in laptop["boxes"])
 
 
 def test_claims_stand_beside_the_projection_and_are_marked() -> None:
@@ -348,12 +331,6 @@ def test_profiles_that_share_no_window_of_a_series_are_compared_on_the_others() 
     nothing = compared(*no_models, epochs=None)
     assert re.search("not compared: .* 300 for stable, 300 for aligned", *windows_note(nothing))
     assert advice(nothing) == []
-
-
-def test_diamonds_are_filled_where_nothing_is_tested() -> None:
-    page = comparison_page(compared(worth("stable", 2.0, 0.84, 0.86), worth("aligned", 1.0, 0.9, 1.0)))
-    (chart,) = re.findall(r'<script type="application/json">(.*?)</script>', page)
-    assert '"diamond"' in chart and "diamond-open" not in chart
 
 
 def test_a_profile_that_is_a_formula_is_marked_wherever_profiles_are_listed() -> None:

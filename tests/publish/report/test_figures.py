@@ -19,7 +19,7 @@ from v8.model.evaluation.evaluation import (
     QuantileEvaluation,
 )
 from v8.model.evaluation.metrics import QuantileErrors
-from v8.publish.report.charts import COLOURS, NAMED, Chart, axis, line_style, notebook_figure, plotly
+from v8.publish.report.charts import NAMED, Chart, axis, line_style, notebook_figure, plotly
 from v8.publish.report.figures import (
     Dot,
     DrawnForecasts,
@@ -31,7 +31,6 @@ from v8.publish.report.figures import (
     spread_figure,
 )
 from v8.publish.report.markup import STYLE
-from v8.publish.report.pictures import _rgba
 
 HISTORY = [{"epoch": 1.0, "train_loss": 0.5, "validation_loss": 0.6}]
 
@@ -91,15 +90,6 @@ def test_forecasts_of_any_tasks_are_a_valid_figure(tasks: tuple[str, ...]) -> No
     figure = sample_figure(ForecastSample("X-1h", 3_600, SAMPLE.open_time_s, actual, issued))
     assert ("yaxis2" in plain(figure)["layout"]) == ("volatility" in tasks)
     assert any(one["name"] == "Bollinger bands" for one in plain(figure)["data"]) == ("bands" in tasks)
-
-
-def test_candles_are_the_actual_values_by_column() -> None:
-    candles = trace(sample_figure(SAMPLE), "actual")
-    assert candles["x"] == ["1970-01-01 00:00", "1970-01-01 01:00", "1970-01-01 02:00", "1970-01-01 03:00"]
-    assert candles["open"] == [9.0, 10.0, 11.0, 12.0]
-    assert candles["high"] == [12.0, 13.0, 14.0, 15.0]
-    assert candles["low"] == [8.0, 9.0, 10.0, 11.0]
-    assert candles["close"] == [10.0, 11.0, 12.0, 13.0]
 
 
 def test_a_fan_opens_at_the_last_known_close_and_spans_low_to_high() -> None:
@@ -244,36 +234,7 @@ def test_a_dot_far_off_stands_at_the_edge_with_its_number_and_squashes_nothing()
     assert dots["customdata"][2] == "C: 6,916.00 % higher"  # what a pointer reads is the number itself
 
 
-def test_several_dots_far_off_have_one_text_because_they_stand_at_one_place() -> None:
-    figure = spread_figure({"Candles": [Dot("A", 1.0), Dot("B", 60.0), Dot("C", 400.0)]}, {"Candles": "blue"})
-    dots, _ = plain(figure)["data"]
-    assert dots["x"] == [1.0, 60.0, 60.0]
-    assert dots["text"] == ["", "", "400 % higher"]
-    many = spread_figure(
-        {"x": [Dot(name, 1.0) for name in "abcde"] + [Dot("B", 60.0), Dot("C", 400.0)]}, {"x": "blue"}
-    )
-    assert plain(many)["data"][0]["text"] == [""] * 6 + ["2: 60 … 400 % higher"]
-
-
-def test_where_most_dots_are_far_off_the_axis_goes_as_far_as_they_do() -> None:
-    dots, medians = plain(spread_figure({"x": [Dot("A", 200.0), Dot("B", 400.0)]}, {"x": "blue"}))["data"]
-    assert medians["x"] == [300.0]
-    assert dots["x"] == [200.0, 300.0]
-    assert dots["text"] == ["", "400 % higher"]
-
-
 def test_names_from_files_are_no_markup_for_the_chart_library() -> None:
     hostile = '<a href="javascript:alert(1)">x</a>'
     figure = spread_figure({hostile: [Dot(hostile, 60.0), Dot(hostile, 1.0)]}, {hostile: "blue"})
     assert "<a" not in json.dumps(plain(figure))
-
-
-def test_a_legend_distinguishes_the_intervals() -> None:
-    candle = SAMPLE.issued[0].values["ohlc"]
-    levels = (0.05, 0.25, 0.5, 0.75, 0.95)
-    issued = (SampledForecast(1, {"ohlc": candle}, {"ohlc": tuple(candle for _ in levels)}),)
-    actual = {"ohlc": SAMPLE.actual["ohlc"]}
-    figure = sample_figure(ForecastSample("X-1h", 3_600, SAMPLE.open_time_s, actual, issued, levels))
-    colours = [trace(figure, f"close, {share} % interval")["fillcolor"] for share in (90, 50)]
-    assert colours == ["$fan", "$fan_inner"]
-    assert _rgba(COLOURS["fan"][0])[3] < 0.5 * _rgba(COLOURS["fan_inner"][0])[3]

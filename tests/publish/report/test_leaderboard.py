@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,15 +82,6 @@ def test_a_model_that_repeats_the_last_close_has_no_hit_rate(make_metadata) -> N
 def test_the_smallest_error_comes_first_and_ties_go_by_name(make_metadata, order: list) -> None:
     rows = leaderboard([make_metadata(f"{name}USDT-1h", share=share) for name, share in order])
     assert [row.series[0] for row in rows] == ["B", "A", "D", "C"]
-
-
-def test_a_series_without_a_multiple_comes_last(make_metadata) -> None:
-    # Naive is right by chance, so there is nothing to divide by.
-    unknown = make_metadata("AUSDT-1h", share=0.0)
-    _make_naive_perfect(unknown)
-    rows = leaderboard([unknown, make_metadata("BUSDT-1h", share=-3.0)])
-    assert [row.series for row in rows] == ["BUSDT-1h", "AUSDT-1h"]
-    assert rows[1].tasks["ohlc"].naive.skill is None
 
 
 def test_p_values_are_corrected_per_task_over_all_series_of_the_leaderboard(make_metadata) -> None:
@@ -180,36 +170,6 @@ def test_a_baseline_that_some_series_lack_is_not_the_best_of_all(make_metadata) 
     assert [row.tasks["bands"].best.name for row in leaderboard(metadata)] == ["last_close"] * 2
 
 
-def test_one_series_alone_needs_no_correction(make_metadata) -> None:
-    (row,) = leaderboard([make_metadata(num_windows=240)])
-    for score in row.tasks.values():
-        for against in (score.naive, score.best):
-            assert against.corrected_p_value == against.p_value
-            assert against.p_value is not None
-
-
-def test_the_summary_holds_medians_over_series(make_metadata) -> None:
-    # Multiples 0.5, 0.8 and 1.2: median 0.8, skill 0.2; two of three beat naive.
-    shares = {"A": 0.5, "B": 0.2, "C": -0.2}
-    rows = leaderboard(
-        [make_metadata(f"{name}USDT-1h", share=share, num_windows=240) for name, share in shares.items()]
-    )
-    assert list(dict.fromkeys(task for task, _ in compared(rows))) == ["ohlc", "bands", "volatility"]
-    assert median_multiple(rows, "bands", "naive") == pytest.approx(0.8)
-    assert outcomes(rows, "bands", "naive") == {"beats": 2, "loses to": 1}
-    assert (median(row.best_epoch for row in rows), median(row.total_seconds for row in rows)) == (4.0, 62.0)
-
-
-def test_an_even_number_of_series_has_the_mean_of_the_middle_two_as_median(make_metadata) -> None:
-    rows = leaderboard([make_metadata("AUSDT-1h", share=0.4), make_metadata("BUSDT-1h", share=0.1)])
-    assert median_multiple(rows, "ohlc", "naive") == pytest.approx(0.75)
-
-
-def test_the_summary_of_no_series_has_no_medians() -> None:
-    rows = leaderboard([])
-    assert (rows, compared(rows), median(row.hit_rate for row in rows)) == ([], {}, None)
-
-
 def test_the_csv_has_one_line_per_series_and_names_its_columns(make_metadata, tmp_path: Path) -> None:
     path = tmp_path / "leaderboard.csv"
     write_leaderboard_csv(
@@ -259,30 +219,3 @@ def test_p_values_stand_in_the_csv(make_metadata, tmp_path: Path) -> None:
             assert float(line[f"{task}_relative_mae_to_best"]) == score.best.relative_mae
             assert line[f"{task}_verdict_against_best"] == score.best.verdict
             assert float(line[f"{task}_mae_p_value_against_best"]) == score.best.p_value
-
-
-def test_the_csv_is_replaced_whole_and_leaves_nothing_beside_it(make_metadata, tmp_path: Path) -> None:
-    path = tmp_path / "leaderboard.csv"
-    for metadata in ([make_metadata(), make_metadata("AUSDT-1h")], [make_metadata()]):
-        write_leaderboard_csv(path, leaderboard(metadata))
-    assert len(path.read_text("utf-8").splitlines()) == 2  # titles and one series
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def _make_naive_perfect(metadata: dict) -> None:
-    """Set every OHLC error of model and naive to zero, and what follows from that."""
-    evaluation = Evaluation.from_json(metadata["evaluation"])
-    evaluated = evaluation.tasks["ohlc"]
-    errors = dict(evaluated.errors)
-    for name in ("model", "naive"):
-        grids = {
-            grid: replace(getattr(errors[name], grid), cells=tuple((0.0,) * 4 for _ in range(3)))
-            for grid in ("mae_price", "rmse_price", "mae_return", "rmse_return")
-        }
-        errors[name] = replace(errors[name], **grids)
-    tests = {
-        name: replace(test, mean_difference=-errors[name].mae_return.overall)
-        for name, test in evaluated.significance.items()
-    }
-    tasks = {**evaluation.tasks, "ohlc": replace(evaluated, errors=errors, significance=tests)}
-    metadata["evaluation"] = replace(evaluation, tasks=tasks).to_json()

@@ -31,22 +31,7 @@ def test_markup_is_not_escaped_again() -> None:
     assert join([Html("<br>"), "<br>"]) == "<br>&lt;br&gt;"
 
 
-def test_attributes_lose_a_final_underscore_and_none_leaves_one_out() -> None:
-    assert (
-        element("line", stroke_width=2, class_="axis", id=None)
-        == '<line stroke-width="2" class="axis"></line>'
-    )
-
-
-def test_void_elements_have_no_end() -> None:
-    assert element("meta", charset="utf-8") == '<meta charset="utf-8">'
-
-
 def test_tables_and_facts_escape_every_cell() -> None:
     made = shown_table(Table(["<a>"], [["<b>", "<c>"]], "<d>")) + facts([("<e>", "<f>")])
     for letter in "abcdef":
         assert f"&lt;{letter}&gt;" in made
-
-
-def test_the_first_column_names_the_rows() -> None:
-    assert '<tr><th scope="row">BTC</th><td>1</td></tr>' in shown_table(Table(["", "x"], [["BTC", "1"]]))

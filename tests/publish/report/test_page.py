@@ -13,7 +13,6 @@ import pytest
 
 from v8.base.errors import ArtifactError
 from v8.forecaster.series_artifact import ForecastSample, SampledForecast
-from v8.publish.report.markup import candle_library, plotly_library
 
 VOID = {"meta", "br", "hr", "link", "img", "input"}
 DEMO = "Simulated market: these numbers say nothing about real coins."
@@ -180,11 +179,6 @@ def test_steps_without_a_direction_have_no_row(write, make_metadata, make_run) -
     assert "it has no direction." in page.text
 
 
-def test_an_untrained_network_that_was_kept_is_named_so(write, make_metadata, make_run) -> None:
-    page = write(make_run(), [make_metadata(best_epoch=0)])
-    assert "None of 9 epochs " in page.text
-
-
 def test_failed_series_stand_with_their_whole_reason(write, make_metadata, make_run) -> None:
     reason = "LUNAUSDT-1h: needs at least 70 bars; got 41. " + "A long reason is not cut. " * 20
     page = write(make_run(("BTCUSDT-15m",), {"LUNAUSDT-1h": reason}), [make_metadata()])
@@ -233,14 +227,6 @@ def test_only_the_pages_own_four_scripts_may_run(write, make_metadata, make_run)
     assert "unsafe-inline" not in policy.split("script-src")[1]
 
 
-def test_the_page_follows_the_readers_colours_and_fits_a_telephone(
-    write, make_metadata, make_run, tmp_path
-) -> None:
-    page = write(make_run(), [make_metadata()])
-    assert "prefers-color-scheme: dark" in (tmp_path / "report.html").read_text("utf-8")
-    assert ("content", "width=device-width, initial-scale=1") in page.attributes
-
-
 def test_g9_a_simulated_market_is_announced_before_anything_else(write, make_metadata, make_run) -> None:
     page = write(make_run(source="demo"), [make_metadata(source="demo")])
     assert page.text.split("v8: aligned")[1].startswith(DEMO)
@@ -252,12 +238,6 @@ def test_g9_one_simulated_part_is_enough_for_the_banner(
     write, make_metadata, make_run, run_source: str, series_source: str
 ) -> None:
     assert DEMO in write(make_run(source=run_source), [make_metadata(source=series_source)]).text
-
-
-def test_a_run_on_real_candles_has_no_banner(write, make_metadata, make_run) -> None:
-    page = write(make_run(), [make_metadata()])
-    assert DEMO not in page.text
-    assert ("class", "banner") not in page.attributes
 
 
 def test_a_run_without_a_finished_series_still_has_its_page(write, make_run) -> None:
@@ -296,16 +276,6 @@ def test_baselines_that_only_some_series_were_evaluated_beside_are_explained_and
     assert lines.count("lightgbm") == 3  # one for each task of one series
     assert lines.count("offset") == 6
     assert "har" not in lines
-
-
-def test_forty_series_of_ten_steps_add_little_to_the_chart_library(
-    write, make_metadata, make_run, tmp_path: Path
-) -> None:
-    names = tuple(f"C{number:02}USDT-1h" for number in range(40))
-    write(make_run(names), [make_metadata(name, horizon_bars=10) for name in names])
-    libraries = len(plotly_library()) + len(candle_library())
-    assert len(candle_library()) < 250_000
-    assert (tmp_path / "report.html").stat().st_size < libraries + 1_800_000
 
 
 def test_metadata_that_reports_cannot_read_leave_the_old_page_alone(

@@ -22,6 +22,8 @@ from v8.publish.report.page import RunPage
 from v8.publish.report.series_section import series_body
 from v8.runs.run_folder import RunRecord
 
+pytestmark = pytest.mark.process
+
 NAMES = ("AUSDT-1h", "BUSDT-1h")
 Visit = Any
 VisitPage = Callable[..., Visit]
@@ -73,7 +75,6 @@ def opened(page: Path, visit: VisitPage) -> Visit:
     return visit(page, "#all")
 
 
-@pytest.mark.process
 def test_nothing_goes_wrong_and_every_chart_is_drawn(opened: Visit) -> None:
     assert opened.console == []
     assert opened.told("errors") == "0"
@@ -82,7 +83,6 @@ def test_nothing_goes_wrong_and_every_chart_is_drawn(opened: Visit) -> None:
     assert len(re.findall(r'class="[^"]*\bmain-svg\b', opened.dom)) >= 12
 
 
-@pytest.mark.process
 def test_candles_fans_and_bands_are_really_on_the_drawing(opened: Visit) -> None:
     # On the first screen and in both series.
     legends = re.findall(r'<div class="keys">(.*?)</details></div>', opened.dom)
@@ -137,7 +137,6 @@ addEventListener("load", () => setTimeout(() => {
 """Reads the values of the first chart with arrow keys and a pointer."""
 
 
-@pytest.mark.process
 def test_a_chart_can_be_read_bar_by_bar_zoomed_and_pointed_at(page: Path, visit: VisitPage) -> None:
     measured = visit.act(page, READ)
     assert "first" not in measured  # nothing is shown before
@@ -158,7 +157,6 @@ def test_a_chart_can_be_read_bar_by_bar_zoomed_and_pointed_at(page: Path, visit:
 
 
 @pytest.mark.nightly
-@pytest.mark.process
 def test_a_folded_series_costs_nothing_before_it_is_opened(page: Path, visit: VisitPage) -> None:
     folded = visit(page)
     assert (folded.told("errors"), folded.told("charts")) == ("0", "3")
@@ -166,7 +164,6 @@ def test_a_folded_series_costs_nothing_before_it_is_opened(page: Path, visit: Vi
     assert (one.told("errors"), one.told("charts")) == ("0", "8")
 
 
-@pytest.mark.process
 def test_the_numbers_are_those_of_the_metadata(opened: Visit, metadata: list[dict[str, Any]]) -> None:
     rows = {name: re.search(rf'<tr><th scope="row"><a href="#{name}">.*?</tr>', opened.dom) for name in NAMES}
     for content in metadata:
@@ -185,7 +182,6 @@ def test_the_numbers_are_those_of_the_metadata(opened: Visit, metadata: list[dic
                 assert f'title="{spaced(verdict)}, corrected p ' in row[0]
 
 
-@pytest.mark.process
 def test_the_charts_hold_the_errors_of_the_metadata(opened: Visit, metadata: list[dict[str, Any]]) -> None:
     figures = [
         json.loads(text)
@@ -205,7 +201,6 @@ def test_the_charts_hold_the_errors_of_the_metadata(opened: Visit, metadata: lis
         assert model["customdata"] == pytest.approx(list(100 * errors), rel=1e-5)
 
 
-@pytest.mark.process
 def test_on_a_phone_nothing_is_cut_off(page: Path, visit: VisitPage) -> None:
     measured = visit.measure(page, 390, "#all")
     assert measured["width"] == 390
@@ -215,15 +210,7 @@ def test_on_a_phone_nothing_is_cut_off(page: Path, visit: VisitPage) -> None:
     assert [box["is_marked"] for box in measured["boxes"]] == [box["is_cut"] for box in measured["boxes"]]
 
 
-@pytest.mark.process
-def test_on_a_small_laptop_no_table_has_to_be_scrolled(page: Path, visit: VisitPage) -> None:
-    measured = visit.measure(page, 1_120, "#all")
-    assert measured["sticking_out"] == []
-    assert not any(box["is_cut"] or box["is_marked"] for box in measured["boxes"])
-
-
 @pytest.mark.nightly
-@pytest.mark.process
 def test_the_page_takes_the_language_of_the_browser_if_it_was_made(
     make_run: Callable[..., dict[str, Any]],
     metadata: list[dict[str, Any]],
@@ -252,13 +239,6 @@ def test_the_page_takes_the_language_of_the_browser_if_it_was_made(
     assert "<h2>Leaderboard</h2>" in alone.dom and alone.told("charts") == "3"
 
 
-@pytest.mark.process
-def test_the_page_sends_nothing_and_has_no_button_that_would(opened: Visit) -> None:
-    buttons = set(re.findall(r'class="modebar-btn[^"]*"[^>]*data-title="([^"]*)"', opened.dom))
-    assert buttons == {"Download plot as a PNG", "Zoom", "Pan", "Reset axes"}
-
-
-@pytest.mark.process
 def test_what_slips_in_as_a_script_is_stopped_and_counted(
     page: Path, tmp_path: Path, visit: VisitPage
 ) -> None:

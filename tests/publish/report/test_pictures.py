@@ -14,7 +14,7 @@ from v8.forecaster.series_artifact import ForecastSample, SampledForecast
 from v8.model.evaluation.leaderboard import LeaderboardRow, rank_results, read_result
 from v8.publish.report.charts import plotly
 from v8.publish.report.figures import Dot, issued_on_the_way, spread_figure
-from v8.publish.report.pictures import _add_legend, _draw, _drawn, write_pictures
+from v8.publish.report.pictures import _draw, _drawn, write_pictures
 
 CANDLE = ((100.0, 102.0, 99.0, 101.0),)
 SAMPLE = ForecastSample(
@@ -58,16 +58,6 @@ def test_the_axis_of_forecasts_issued_on_the_way_tells_dates() -> None:
     assert axis["title"]["text"].endswith(", bars of 60 minutes")
     assert axis["ticktext"][0] == "01 Jan 1970<br>00:00"
     assert axis["ticktext"][-1] == "01 Jan 1970<br>05:00"
-
-
-def test_the_legend_covers_nothing(tmp_path: Path) -> None:
-    sheet = Sheet(layout="constrained")
-    axes = sheet.subplots()
-    _draw([axes], issued_on_the_way(SAMPLE))
-    _add_legend(sheet, [axes])
-    sheet.savefig(tmp_path / "drawn.png")
-    (legend,) = sheet.legends
-    assert not legend.get_window_extent().overlaps(axes.get_window_extent())
 
 
 def test_the_legend_covers_no_notes_either_and_long_ones_are_wrapped(tmp_path: Path) -> None:

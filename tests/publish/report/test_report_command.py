@@ -111,13 +111,6 @@ def test_the_page_speaks_the_language_that_is_asked_for_and_the_terminal_english
     assert '<html lang="en"' in (run / "report.html").read_text("utf-8")
 
 
-def test_a_language_that_there_is_not_is_refused_before_anything_is_drawn(run: Path) -> None:
-    result = called("report", run, "--lang", "de", cwd=REPOSITORY)
-    assert result.returncode == 2
-    assert len(result.stderr.splitlines()) == 1 and "'de'" in result.stderr
-    assert not (run / "report.html").exists()
-
-
 def test_a_damaged_sample_is_one_line_and_exits_3(run: Path) -> None:
     content = SAMPLE.to_json()
     content["actual"]["ohlc"] = []
@@ -126,14 +119,3 @@ def test_a_damaged_sample_is_one_line_and_exits_3(run: Path) -> None:
     assert done.returncode == 3
     assert len(without_signs(done.stderr).splitlines()) == 1
     assert "forecasts.json: " in done.stderr
-
-
-def test_a_folder_of_runs_is_told_from_a_run(run: Path, tmp_path: Path) -> None:
-    for place, words in (
-        (run.parent, f"got a folder of runs: {run}. Name one of its runs, such as {run}."),
-        (tmp_path / "nowhere", "got no such folder. Train one with `python -m v8 run`."),
-    ):
-        result = called("report", place, cwd=REPOSITORY)
-        assert result.returncode == 3
-        line = without_signs(result.stderr)
-        assert line.startswith(f"error: {place}: ") and line.endswith(f"; {words}\n")

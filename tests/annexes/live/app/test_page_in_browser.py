@@ -19,7 +19,7 @@ from v8.api.issuing import IssuedForecast
 from v8.model.evaluation.price_range import PriceRange
 from v8.model.evaluation.significance import BaselineComparison
 
-pytestmark = pytest.mark.tf
+pytestmark = [pytest.mark.process, pytest.mark.tf]
 
 BTC = "BTCUSDT-15m"
 ETH = "ETHUSDT-1h"
@@ -56,7 +56,6 @@ def numbers_of(served: Any, series: str, written: list[list[str]]) -> list[list[
     ]
 
 
-@pytest.mark.process
 def test_the_page_is_quiet_offline_and_shows_the_numbers_of_the_api(served: Any, browser: Any) -> None:
     browser.open(f"{served.url}/series/{BTC}", SHOWN)
     cells = browser.value(CELLS)
@@ -70,7 +69,6 @@ def test_the_page_is_quiet_offline_and_shows_the_numbers_of_the_api(served: Any,
     assert 200_000 < sum(browser.weights.values()) < 330_000
 
 
-@pytest.mark.process
 def test_the_overview_is_quiet_and_one_request(served: Any, browser: Any) -> None:
     served.until(lambda: "being made" not in served.get("/part").text)
     browser.open(served.url, READY)
@@ -82,7 +80,6 @@ def test_the_overview_is_quiet_and_one_request(served: Any, browser: Any) -> Non
     assert browser.strangers(served.url) == []
 
 
-@pytest.mark.process
 def test_a_series_is_found_and_opened_by_keyboard_alone_and_said_aloud(served: Any, browser: Any) -> None:
     served.until(lambda: "being made" not in served.get("/part").text)
     browser.open(served.url, READY)
@@ -112,7 +109,6 @@ def test_a_series_is_found_and_opened_by_keyboard_alone_and_said_aloud(served: A
     assert cells == numbers_of(served, everything[0], cells)
 
 
-@pytest.mark.process
 def test_on_a_telephone_nothing_is_cut_off(served: Any, browser: Any) -> None:
     for is_dark in (False, True):
         browser.look(390, is_dark=is_dark)
@@ -124,7 +120,6 @@ def test_on_a_telephone_nothing_is_cut_off(served: Any, browser: Any) -> None:
     assert browser.value("document.querySelector('.chart-box').clientWidth") > 300
 
 
-@pytest.mark.process
 def test_no_label_of_a_time_axis_is_cut_however_a_chart_is_zoomed(served: Any, browser: Any) -> None:
     # Only labels of times are centred; the library writes an empty text for one that is left out.
     browser.tell(
@@ -149,7 +144,6 @@ def test_no_label_of_a_time_axis_is_cut_however_a_chart_is_zoomed(served: Any, b
     assert 0 < len(written) < len(labels)  # some would have been cut
 
 
-@pytest.mark.process
 def test_a_chart_is_read_by_pointer_and_by_keys_and_zoomed(served: Any, browser: Any) -> None:
     """The values of the crosshair are those of the API, of known bars and of forecast ones."""
     browser.look(1_200)
@@ -203,7 +197,6 @@ def test_a_chart_is_read_by_pointer_and_by_keys_and_zoomed(served: Any, browser:
     assert browser.complaints == []
 
 
-@pytest.mark.process
 def test_a_chart_frames_the_range_of_prices_ahead(
     serve: Callable[..., AbstractContextManager[Any]], browser: Any
 ) -> None:
@@ -262,7 +255,6 @@ def test_a_chart_frames_the_range_of_prices_ahead(
     assert browser.complaints == []
 
 
-@pytest.mark.process
 def test_tiles_are_filtered_ordered_and_shown_as_a_table(served: Any, browser: Any) -> None:
     served.until(lambda: "being made" not in served.get("/part").text)
     browser.look(1_300)
@@ -326,7 +318,6 @@ def test_tiles_are_filtered_ordered_and_shown_as_a_table(served: Any, browser: A
     assert browser.complaints == []
 
 
-@pytest.mark.process
 def test_an_alert_notifies_once_when_its_limit_is_passed(served: Any, browser: Any) -> None:
     browser.tell(
         "Page.addScriptToEvaluateOnNewDocument",
@@ -367,7 +358,6 @@ def test_an_alert_notifies_once_when_its_limit_is_passed(served: Any, browser: A
     assert browser.complaints == []
 
 
-@pytest.mark.process
 def test_the_record_shows_coverage_by_day_as_charts_and_as_tables(
     serve: Callable[..., AbstractContextManager[Any]], browser: Any
 ) -> None:
@@ -395,17 +385,6 @@ def test_the_record_shows_coverage_by_day_as_charts_and_as_tables(
         assert browser.complaints == []
 
 
-@pytest.mark.process
-def test_dark_follows_the_reader(served: Any, browser: Any) -> None:
-    papers = set()
-    for is_dark in (False, True):
-        browser.look(1_200, is_dark=is_dark)
-        browser.open(served.url, SHOWN)
-        papers.add(browser.value("getComputedStyle(document.body).backgroundColor"))
-    assert len(papers) == 2
-
-
-@pytest.mark.process
 def test_what_a_screen_reader_needs_is_there(served: Any, browser: Any) -> None:
     for path in ("/", f"/series/{BTC}"):
         browser.open(f"{served.url}{path}", SHOWN)
@@ -430,7 +409,6 @@ def test_what_a_screen_reader_needs_is_there(served: Any, browser: Any) -> None:
     assert browser.value("document.querySelector('label').control.id") == "sought"
 
 
-@pytest.mark.process
 def test_the_browser_s_language_is_spoken_and_another_stays_chosen(served: Any, browser: Any) -> None:
     browser.tell("Network.setExtraHTTPHeaders", headers={"Accept-Language": "zh-TW"})
     browser.open(f"{served.url}/series/{BTC}", SHOWN)
@@ -445,7 +423,6 @@ def test_the_browser_s_language_is_spoken_and_another_stays_chosen(served: Any, 
 
 
 @pytest.mark.nightly
-@pytest.mark.process
 def test_what_is_shown_stays_while_its_server_refuses_more(served: Any, browser: Any) -> None:
     served.until(lambda: "being made" not in served.get("/part").text)
     browser.open(served.url, READY)
@@ -457,7 +434,6 @@ def test_what_is_shown_stays_while_its_server_refuses_more(served: Any, browser:
 
 
 @pytest.mark.nightly
-@pytest.mark.process
 def test_a_new_candle_and_a_dead_exchange_reach_an_open_page(
     serve: Callable[..., AbstractContextManager[Any]], browser: Any
 ) -> None:
@@ -475,7 +451,6 @@ def test_a_new_candle_and_a_dead_exchange_reach_an_open_page(
 
 
 @pytest.mark.nightly
-@pytest.mark.process
 def test_an_open_overview_follows_and_keeps_what_is_held_and_sought(
     serve: Callable[..., AbstractContextManager[Any]], browser: Any
 ) -> None:

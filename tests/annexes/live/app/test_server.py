@@ -28,11 +28,12 @@ from v8.data.market.series import Series
 from v8.data.market.sources.source import open_source
 from v8.forecaster.forecaster import Forecaster
 
+pytestmark = pytest.mark.tf
+
 BTC = "BTCUSDT-15m"
 ETH = "ETHUSDT-1h"
 
 
-@pytest.mark.tf
 def test_the_forecast_is_that_of_the_model_on_the_newest_closed_candles(served: Any) -> None:
     content = served.get(f"/api/forecast/{BTC}").json()
     assert content["candles"]["closed_at"] == content["first_bar"] == "2024-12-31T18:00:00Z"
@@ -55,7 +56,6 @@ def test_the_forecast_is_that_of_the_model_on_the_newest_closed_candles(served: 
     )
 
 
-@pytest.mark.tf
 def test_every_route_that_is_described_is_there_and_no_other(
     served: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,20 +70,6 @@ def test_every_route_that_is_described_is_there_and_no_other(
         assert kind in ("text/plain", "text/event-stream") or json.loads(response.body)
 
 
-@pytest.mark.tf
-def test_series_and_leaderboard_tell_what_the_metadata_say(served: Any) -> None:
-    listed = {one["series"]: one for one in served.get("/api/series").json()["series"]}
-    metadata = json.loads((served.run / ETH / "metadata.json").read_text())
-    assert set(listed) == {BTC, ETH}
-    assert listed[ETH]["trained"]["candles_digest"] == metadata["candles"]["digest"]
-    assert listed[ETH]["trained"]["spans"]["test"]["num_windows"] == metadata["split"]["test"]["num_windows"]
-    rows = served.get("/api/leaderboard").json()["leaderboard"]
-    multiples = [row["tasks"]["ohlc"]["naive"]["relative_mae"] for row in rows]
-    assert multiples == sorted(multiples)
-    assert all(row["tasks"]["ohlc"]["best_baseline"]["verdict"] for row in rows)
-
-
-@pytest.mark.tf
 def test_one_forecast_a_candle_however_often_it_is_asked_for(
     serve: Callable[..., AbstractContextManager[Any]],
 ) -> None:
@@ -99,7 +85,6 @@ def test_one_forecast_a_candle_however_often_it_is_asked_for(
         assert len(page.exchange.klines_requests()) == num_asked + 1
 
 
-@pytest.mark.tf
 def test_another_model_is_taken_up_and_a_broken_one_leaves_the_old(
     serve: Callable[..., AbstractContextManager[Any]],
 ) -> None:
@@ -126,7 +111,6 @@ def test_another_model_is_taken_up_and_a_broken_one_leaves_the_old(
         assert page.get("/api/series").json()["series"]
 
 
-@pytest.mark.tf
 def test_an_exchange_in_trouble_is_told_without_paths_and_asked_again_later(
     serve: Callable[..., AbstractContextManager[Any]],
 ) -> None:
@@ -144,7 +128,6 @@ def test_an_exchange_in_trouble_is_told_without_paths_and_asked_again_later(
             assert secret not in response.text + part.text
 
 
-@pytest.mark.tf
 @pytest.mark.parametrize(
     "name",
     ["NOPE", "btcusdt-15m", "..", "%2e%2e", "BTCUSDT-15m%00", "%0d%0aSet-Cookie:x", "'", "A" * 1_500, "%ff"],
@@ -160,7 +143,6 @@ def test_what_is_no_series_is_404_in_one_form(served: Any, name: str) -> None:
         assert len(response.body) < 800
 
 
-@pytest.mark.tf
 @pytest.mark.parametrize(
     ("path", "status"),
     [
@@ -183,14 +165,12 @@ def test_hostile_addresses_are_answered_calmly(served: Any, path: str, status: i
     assert "<script>" not in response.text
 
 
-@pytest.mark.tf
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "PATCH"])
 def test_only_reading_is_allowed(served: Any, method: str) -> None:
     response = served.get("/api/series", method=method)
     assert (response.status, response.headers["allow"]) == (405, "GET, HEAD")
 
 
-@pytest.mark.tf
 def test_head_is_get_without_a_body(served: Any) -> None:
     seen = served.get("/api/series", method="HEAD")
     answer = served.get("/api/series")
@@ -198,14 +178,12 @@ def test_head_is_get_without_a_body(served: Any) -> None:
     assert seen.headers["content-length"] == str(len(answer.body))
 
 
-@pytest.mark.tf
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8008", "127.0.0.1.evil.example", "", "[::2]"])
 def test_a_name_that_a_stranger_made_lead_here_is_refused(served: Any, host: str) -> None:
     response = served.get("/api/series", Host=host)
     assert (response.status, response.json()["error"]["where"]) == (400, "header Host")
 
 
-@pytest.mark.tf
 def test_names_of_this_machine_are_let_in_and_any_where_a_host_was_chosen(
     served: Any, serve: Callable[..., AbstractContextManager[Any]]
 ) -> None:
@@ -218,7 +196,6 @@ def test_names_of_this_machine_are_let_in_and_any_where_a_host_was_chosen(
         assert response.headers["content-security-policy"].endswith("frame-ancestors https://frames.example")
 
 
-@pytest.mark.tf
 def test_every_answer_carries_the_same_guards(served: Any) -> None:
     for path in (
         "/",
@@ -236,7 +213,6 @@ def test_every_answer_carries_the_same_guards(served: Any) -> None:
         assert headers["referrer-policy"] == "no-referrer"
 
 
-@pytest.mark.tf
 def test_more_requests_than_are_answered_at_once_are_told_to_come_back(
     serve: Callable[..., AbstractContextManager[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,7 +250,6 @@ def test_more_requests_than_are_answered_at_once_are_told_to_come_back(
         assert {status(one) for one in asking if one not in refused} == {200}
 
 
-@pytest.mark.tf
 def test_the_page_works_without_its_script(served: Any) -> None:
     page = served.get(f"/series/{ETH}").text
     assert f"<h1>{ETH}</h1>" in page
@@ -290,7 +265,6 @@ def test_the_page_works_without_its_script(served: Any) -> None:
     assert re.findall(r"https?://[^ \"<]*", page) == ["https://www.tradingview.com/"] * 2
 
 
-@pytest.mark.tf
 def test_the_address_that_a_series_had_leads_to_the_one_it_has(served: Any) -> None:
     assert f"<h1>{ETH}</h1>" in served.get(f"/?series={ETH}").text
     connection = http.client.HTTPConnection(urlsplit(served.url).netloc, timeout=60)
@@ -305,7 +279,6 @@ def tiles_of(page: Any, path: str = "/") -> list[str]:
     return re.findall(r"<li data-series(.*?)</li>", page.get(path).text)
 
 
-@pytest.mark.tf
 @pytest.mark.parametrize(
     ("path", "writer"),
     [
@@ -339,7 +312,6 @@ def test_others_are_answered_while_an_answer_about_all_series_is_written(
         assert slow_answer.result(timeout=60).status == 200
 
 
-@pytest.mark.tf
 def test_the_overview_has_a_tile_a_series_the_wildest_first_in_one_answer(served: Any) -> None:
     served.until(lambda: "being made" not in served.get("/part").text)
     tiles = tiles_of(served)
@@ -383,7 +355,6 @@ def test_the_overview_has_a_tile_a_series_the_wildest_first_in_one_answer(served
     assert "<script>" not in served.get("/?q=%22%3E%3Cscript%3E").text
 
 
-@pytest.mark.tf
 def test_what_is_calm_or_wild_is_told_by_its_own_month(served: Any) -> None:
     text = served.get(f"/part/{ETH}").text
     ahead, mood, share = re.search(
@@ -397,7 +368,6 @@ def test_what_is_calm_or_wild_is_told_by_its_own_month(served: Any) -> None:
     assert mood == ("calm" if int(share) < 20 else "usual" if int(share) < 80 else "wild")
 
 
-@pytest.mark.tf
 def test_a_tile_that_is_not_ready_says_so_and_one_in_trouble_why(
     serve: Callable[..., AbstractContextManager[Any]],
 ) -> None:
@@ -425,7 +395,6 @@ def test_a_tile_that_is_not_ready_says_so_and_one_in_trouble_why(
         assert "secret" not in broken
 
 
-@pytest.mark.tf
 def test_an_old_model_says_so_at_the_top(serve: Callable[..., AbstractContextManager[Any]]) -> None:
     with serve() as page:
         assert "Old model" not in page.get(f"/part/{BTC}").text
@@ -443,7 +412,6 @@ def test_an_old_model_says_so_at_the_top(serve: Callable[..., AbstractContextMan
         assert re.match(r'\s*<p class="old">[^<]* 104 candles [^<]* 103 ', part)
 
 
-@pytest.mark.tf
 def test_a_page_speaks_the_language_of_the_browser_unless_another_is_asked_for(served: Any) -> None:
     chinese = {"Accept-Language": "zh-TW,zh;q=0.9,en;q=0.8"}
     for path in ("/", f"/series/{ETH}"):
@@ -460,7 +428,6 @@ def test_a_page_speaks_the_language_of_the_browser_unless_another_is_asked_for(s
     assert served.get(f"/api/forecast/{ETH}", **chinese).body == served.get(f"/api/forecast/{ETH}").body
 
 
-@pytest.mark.tf
 def test_units_and_the_name_of_a_run_are_translated(served: Any) -> None:
     served.until(lambda: "being made" not in served.get("/part").text)
     english = r"\d (?:min|h|s|ms)\b|\bruns? tiny"
@@ -471,7 +438,6 @@ def test_units_and_the_name_of_a_run_are_translated(served: Any) -> None:
         assert "「tiny」這次執行" in chinese
 
 
-@pytest.mark.tf
 def test_what_the_asker_has_is_not_sent_again(served: Any) -> None:
     served.until(lambda: "being made" not in served.get("/part").text)
     for path in ("/part", f"/part/{ETH}"):
@@ -481,26 +447,6 @@ def test_what_the_asker_has_is_not_sent_again(served: Any) -> None:
         assert served.get(path, **{"If-None-Match": '"other"'}).body == first.body
 
 
-@pytest.mark.tf
-def test_the_address_filters_and_orders_tiles_without_a_script(served: Any) -> None:
-    served.until(lambda: "being made" not in served.get("/part").text)
-
-    def names(query: str) -> list[str]:
-        return [re.search("<h2>(.*?)</h2>", tile)[1] for tile in tiles_of(served, f"/?{query}")]
-
-    assert names("timeframe=1h") == [ETH]
-    assert names("order=series") == [BTC, ETH]
-    tiles = {name: next(tile for tile in tiles_of(served) if name in tile) for name in (BTC, ETH)}
-    for order in ("change", "volatility"):
-        values = {name: float(re.search(f'data-{order}="([^"]*)"', tile)[1]) for name, tile in tiles.items()}
-        assert names(f"order={order}") == sorted(values, key=lambda name: -values[name])
-    mood = re.search('data-mood="([^"]*)"', tiles[BTC])[1]
-    assert BTC in names(f"mood={mood}")
-    assert 'class="tiles table"' in served.get("/?view=table").text
-    assert names("order=%3Cscript%3E&mood=x") == names("")
-
-
-@pytest.mark.tf
 def test_a_chart_has_the_candles_and_the_forecast_of_the_api(served: Any) -> None:
     chart = served.get(f"/api/chart/{BTC}").json()
     forecast = served.get(f"/api/forecast/{BTC}").json()
@@ -521,7 +467,6 @@ def test_a_chart_has_the_candles_and_the_forecast_of_the_api(served: Any) -> Non
     assert served.get("/api/chart/NOPE").status == 404
 
 
-@pytest.mark.tf
 def test_errors_are_pages_for_browsers_and_json_for_programs(served: Any) -> None:
     browser = {"Accept": "text/html,application/xhtml+xml", "Accept-Language": "zh-TW"}
     for path, status in (("/series/NOPE", 404), ("/nowhere", 404), (f"/api/candles/{BTC}?limit=x", 400)):

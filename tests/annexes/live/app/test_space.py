@@ -27,6 +27,8 @@ from v8.cli.app import app
 from v8.data.market.series import Series
 from v8.data.market.sources.source import open_source
 
+pytestmark = pytest.mark.tf
+
 REPOSITORY = Path(__file__).parents[4]
 PYTHON = os.environ.get("V8_SPACE_PYTHON", sys.executable)
 """Another, of an environment with the pinned requirements alone, shows that these are enough."""
@@ -57,7 +59,6 @@ def publish(space: str, *more: str) -> Any:
     return call("publish", "--repo", "someone/fleet", "--space", space, *more)
 
 
-@pytest.mark.tf
 def test_a_space_is_one_commit_and_the_same_again_is_none(hub: Any) -> None:
     dry = publish("someone/page", "--dry-run")
     assert "There is no Space someone/page yet" in dry.output
@@ -88,7 +89,6 @@ def test_a_space_is_one_commit_and_the_same_again_is_none(hub: Any) -> None:
     assert f"{Path.home()}/".encode() not in everything
 
 
-@pytest.mark.tf
 def test_what_we_published_and_is_gone_goes_and_what_is_somebody_else_s_stays(hub: Any) -> None:
     assert publish("someone/old").exit_code == 0
     hub.commit("spaces/someone/old", {"v8/gone.py": b"old", "notes.md": b"mine", "Dockerfile": b"changed"})
@@ -101,7 +101,6 @@ def test_what_we_published_and_is_gone_goes_and_what_is_somebody_else_s_stays(hu
     assert b"someone/fleet" in files["Dockerfile"]
 
 
-@pytest.mark.tf
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
@@ -123,7 +122,6 @@ def test_what_cannot_be_published_is_one_sentence(hub: Any, words: list[str], co
 
 
 @pytest.mark.nightly
-@pytest.mark.tf
 @pytest.mark.process
 def test_it_starts_from_its_folder_alone_and_shows_the_published_models(
     hub: Any, tmp_path: Path, fetch: Callable[..., Any]
@@ -164,7 +162,6 @@ def test_it_starts_from_its_folder_alone_and_shows_the_published_models(
                 process.kill()
 
 
-@pytest.mark.tf
 def test_what_is_published_anew_is_taken_up_and_the_hub_is_seldom_asked(
     hub: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -179,12 +179,6 @@ def test_a_sparkline_lies_within_its_box(
     assert num_ahead < 10 or num < 20 or float(box.get("width", "nan")) > WIDTH / 4
 
 
-def test_a_higher_price_is_drawn_higher() -> None:
-    drawn = ET.fromstring(sparkline(np.array([1.0, 3.0]), np.array([2.0]), (1.5, 2.5), ""))
-    known, ahead = (re.findall(r"[\d.]+ ([\d.]+)", each.get("d", "")) for each in drawn.iter("path"))
-    assert float(known[1]) < float(ahead[1]) < float(known[0])
-
-
 def test_earlier_forecasts_of_a_chart_are_in_time_over_and_apart() -> None:
     def entry(issued_for_s: int, written_s: int | None = None, columns: tuple[str, ...] = ("close",)) -> Any:
         issuer = SimpleNamespace(bar_s=10, horizon_bars=3, tasks={"ohlc": columns})

@@ -136,13 +136,6 @@ def foreign(path: Path) -> None:
     other.close()
 
 
-def newer(path: Path) -> None:
-    Ledger.open_to_write(path).close()
-    with sqlite3.connect(path) as other:
-        other.execute("PRAGMA user_version = 4")
-    other.close()
-
-
 def tampered(path: Path) -> None:
     Ledger.open_to_write(path).close()
     with sqlite3.connect(path) as other:
@@ -168,7 +161,6 @@ def renamed(path: Path) -> None:
         (lambda path: path.write_bytes(b""), "the file of another"),
         (lambda path: path.write_text("my notes\n" * 1_000), r"ledger.sqlite: .*file is not a"),
         (foreign, "the file of another"),
-        (newer, "schema 4"),
         (tampered, r"ledger.sqlite: .*triggers .*\(forecasts_stay\)"),
         (lambda path: path.mkdir(), r"ledger.sqlite: .*pipe or device"),
     ],
@@ -396,15 +388,6 @@ def test_the_command_shows_no_error_of_a_damaged_ledger(sound: bytes, tmp_path: 
     assert "error: " in result.stderr and "ledger's file" in result.stderr
 
 
-def test_after_a_checkpoint_the_file_alone_holds_all(ledger: Ledger, tmp_path: Path) -> None:
-    ledger.add(made_entry())
-    ledger.checkpoint()
-    copy = tmp_path / "copied by cp.sqlite"
-    copy.write_bytes(ledger.path.read_bytes())
-    with Ledger.open(copy) as copied:
-        assert copied.last_number == 1
-
-
 def test_a_forecast_whose_issuer_is_gone_is_damage(tmp_path: Path, make_entry: Made) -> None:
     path = tmp_path / "ledger.sqlite"
     with Ledger.open_to_write(path) as ledger:
@@ -455,22 +438,6 @@ def test_runs_are_named_from_the_ledger_s_folder_so_that_both_can_be_moved(tmp_p
     assert place_name(tmp_path / "runs" / ".." / "runs" / "aligned", ledger) == "./aligned"
     assert place_name(tmp_path / "elsewhere", ledger) == (tmp_path / "elsewhere").resolve().as_posix()
     assert place_name("./aligned", ledger) == "./aligned"
-
-
-def test_readers_in_threads_open_it_for_themselves(ledger: Ledger, make_entry: Made) -> None:
-    ledger.add(make_entry())
-    found: list[int | None] = []
-
-    def read() -> None:
-        with Ledger.open(ledger.path) as reader:
-            found.append(reader.newest(PLACE, SERIES))
-
-    threads = [threading.Thread(target=read) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [make_entry().issued_for_s] * 4
 
 
 def test_a_log_that_goes_while_one_looks_for_it_is_no_fault_of_the_place(tmp_path: Path) -> None:

@@ -40,9 +40,3 @@ def test_numbers_that_are_none_are_refused(strange: float) -> None:
         unpack(pack(np.array([1, strange], np.float32)), (2,))
     with pytest.raises(ValueError, match="infinite or none"):
         unpack_plain(np.array([1, strange]).tobytes(), (2,))
-
-
-def test_forecasts_of_prices_take_half_of_their_bytes() -> None:
-    drawn = np.random.default_rng(3)
-    prices = 60_000 * np.exp(drawn.normal(0, 0.002, (9, 60))).astype(np.float32)
-    assert len(pack(prices)) < 0.7 * prices.nbytes

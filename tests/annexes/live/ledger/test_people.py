@@ -97,14 +97,6 @@ def test_all_series_of_a_close_are_one_message_of_each_service(
     assert (receiver.most_together > 1, outbox._rows("SELECT * FROM messages")) == (True, [])
 
 
-def test_the_paths_hold_the_tokens_that_the_address_gave(
-    ledger: Ledger, outbox: Outbox, service: PeopleServer
-) -> None:
-    issue(ledger, outbox)
-    send_messages(ledger.path, PLACE, open_receiver(TELEGRAM), HASTY)
-    assert service.paths == [f"/bot{TOKEN}/sendMessage"]
-
-
 def test_a_refusal_names_the_service_and_no_token(
     ledger: Ledger,
     outbox: Outbox,

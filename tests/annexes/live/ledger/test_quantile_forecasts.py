@@ -41,8 +41,7 @@ from v8.data.market.sources.source import open_source
 from v8.forecaster.forecaster import Forecaster
 from v8.forecaster.metadata import METADATA_FILE, read_metadata
 from v8.model.evaluation import significance
-from v8.model.evaluation.evaluation import QuantileEvaluation
-from v8.model.evaluation.price_range import PriceRange, RangeCoverage, range_of
+from v8.model.evaluation.price_range import PriceRange, RangeCoverage
 from v8.profile.profile import recorded_profile
 from v8.profile.tasks import TASKS
 from v8.publish.report.card import model_card
@@ -52,7 +51,7 @@ from v8.runs.local import InProcessEngine
 from v8.runs.observers import RunObserver
 from v8.runs.run_folder import RunFolder, RunRecord, read_run
 
-pytestmark = pytest.mark.tf
+pytestmark = [pytest.mark.nightly, pytest.mark.tf]
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 LATER = 6
@@ -94,7 +93,6 @@ def issued(made: SimpleNamespace) -> IssuedForecast:
     )
 
 
-@pytest.mark.nightly
 def test_a_forecast_has_a_column_for_each_quantile_and_none_crosses(made: SimpleNamespace) -> None:
     frame = made.forecaster.predict(made.candles)
     names = [name for task in TASKS.values() if task.is_of_bars for name in task.columns]
@@ -110,14 +108,6 @@ def test_a_forecast_has_a_column_for_each_quantile_and_none_crosses(made: Simple
     assert (frame["high_q95"] >= frame[["open_q95", "close_q95"]].max(axis=1)).all()
 
 
-@pytest.mark.nightly
-def test_a_back_test_says_of_its_last_candle_what_predict_says(made: SimpleNamespace) -> None:
-    history = made.forecaster.forecast_history(made.candles, start="2024-12-31T20:00:00")
-    last = history.loc[history.index.get_level_values("issued_at").max()].droplevel("step")
-    pd.testing.assert_frame_equal(last, made.forecaster.predict(made.candles))
-
-
-@pytest.mark.nightly
 def test_an_export_holds_the_quantiles_that_were_evaluated(made: SimpleNamespace) -> None:
     table, _ = forecast_test_span(made.forecaster, made.candles)
     evaluated = made.forecaster.about.quantiles.tasks["ohlc"].errors["model"]
@@ -131,16 +121,6 @@ def test_an_export_holds_the_quantiles_that_were_evaluated(made: SimpleNamespace
     assert np.mean(np.concatenate(within)) == pytest.approx(evaluated.mean_coverage(0), abs=1e-12)
 
 
-@pytest.mark.nightly
-def test_the_metadata_tells_how_good_they_were(made: SimpleNamespace) -> None:
-    content = read_metadata(made.folder).content
-    assert content["profile"]["quantiles"] == list(LEVELS)
-    evaluated = QuantileEvaluation.from_json(content["quantiles"], where="metadata")
-    assert set(evaluated.tasks["bands"].errors) == {"model", "naive", "range_paths"}
-    assert evaluated.tasks["ohlc"].errors["model"].crps > 0
-
-
-@pytest.mark.nightly
 def test_the_range_of_prices_was_evaluated_on_the_test_span(made: SimpleNamespace) -> None:
     metadata = read_metadata(made.folder)
     coverage = metadata.result.price_range
@@ -154,16 +134,6 @@ def test_the_range_of_prices_was_evaluated_on_the_test_span(made: SimpleNamespac
     assert sentence in page
 
 
-@pytest.mark.nightly
-def test_an_outlook_is_the_forecast_its_range_and_nothing_out_of_range(made: SimpleNamespace) -> None:
-    outlook = made.forecaster.outlook(made.candles)
-    pd.testing.assert_frame_equal(outlook.forecast, made.forecaster.predict(made.candles))
-    paths_PHC = made.forecaster.paths(made.candles).to_numpy().reshape(-1, len(outlook.forecast), 4)
-    assert outlook.price_range == range_of(paths_PHC)
-    assert outlook.out_of_range == made.forecaster.out_of_range_features(made.candles)
-
-
-@pytest.mark.nightly
 def test_metadata_that_promises_other_quantiles_than_the_model_has_is_refused(
     made: SimpleNamespace, tmp_path: Path
 ) -> None:
@@ -176,7 +146,6 @@ def test_metadata_that_promises_other_quantiles_than_the_model_has_is_refused(
         Forecaster.load(tmp_path)
 
 
-@pytest.mark.nightly
 def test_every_form_of_predict_prints_them(
     issued: IssuedForecast, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -203,7 +172,6 @@ def test_every_form_of_predict_prints_them(
     assert (tmp_path / "one.png").stat().st_size > 10_000
 
 
-@pytest.mark.nightly
 def test_report_card_and_page_show_intervals(made: SimpleNamespace, issued: IssuedForecast) -> None:
     report = (made.run / "report.html").read_text("utf-8")
     assert "Quantiles and intervals" in report and "close, 90 % interval" in report
@@ -249,7 +217,6 @@ def test_report_card_and_page_show_intervals(made: SimpleNamespace, issued: Issu
     assert [float(end.replace(",", "")) for end in shown.split(" – ")] == pytest.approx([low, high], rel=1e-5)
 
 
-@pytest.mark.nightly
 def test_the_ledger_scores_each_level_and_tells_crps_and_coverage(
     made: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -315,7 +282,6 @@ def test_the_ledger_scores_each_level_and_tells_crps_and_coverage(
     assert not any(name.startswith("model_q") for name in (*live.errors, live.best.baseline))
 
 
-@pytest.mark.nightly
 def test_a_contest_tells_how_sure_both_models_were(
     made: SimpleNamespace,
     tmp_path: Path,
@@ -341,7 +307,6 @@ def test_a_contest_tells_how_sure_both_models_were(
     assert "BTCUSDT-15m: the champion stays; " in printed
 
 
-@pytest.mark.nightly
 def test_a_notebook_shows_how_sure_models_are(made: SimpleNamespace) -> None:
     shown = v8.load(made.run, "BTCUSDT-15m")._repr_html_()
     assert "CRPS / range_paths" in shown and "within 90 %" in shown

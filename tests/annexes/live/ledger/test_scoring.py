@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -165,13 +164,3 @@ def test_too_short_a_past_and_a_hole_before_the_forecast_are_refused(
         fitted.forecast(holed.newest(baseline_bars(profile)))
     assert refused.value.where == "BTCUSDT-15m"
     assert refused.value.got == "476 that end at 2024-12-31T12:30:00Z"
-
-
-def test_a_profile_without_bands_has_baselines_too(candles: Candles, profile: Profile) -> None:
-    content = profile.model_dump()
-    content["tasks"] = {"ohlc": content["tasks"]["ohlc"]}
-    only = Profile.model_validate(content)
-    fitted = fit_baselines(only, candles.newest(700), int(candles.open_time_s[-1]) + BAR_S)
-    forecast = fitted.forecast(candles.newest(baseline_bars(only)))
-    assert {*forecast["har"]} == {"ohlc"}
-    assert replace(fitted, forecasts={}).forecast(candles.newest(baseline_bars(only))) == {}

@@ -11,7 +11,6 @@ from evaluating import evaluate_arrays, rolled
 
 from v8.annexes.live.promotion.champion_test import ChampionTest
 from v8.model.baselines.baselines import NAIVE
-from v8.model.evaluation.decay import too_few_windows
 from v8.model.evaluation.evaluation import MODEL, Evaluation
 from v8.model.evaluation.significance import Significance
 
@@ -82,13 +81,6 @@ def test_nothing_is_won_on_windows_that_say_nothing(evaluated: Evaluation) -> No
     few = contest(replace(evaluated, num_windows=199), beside={"ohlc": 2.0, "volatility": 2.0})
     assert not few.challenger_wins
     assert re.fullmatch("only 199 windows .* 200", few.reason)
-
-
-def test_more_windows_than_enough_are_enough() -> None:
-    for horizon_bars in (1, 2, 10, 33):
-        enough = [too_few_windows(num_windows, horizon_bars) is None for num_windows in range(500)]
-        assert enough == sorted(enough)
-        assert enough[-1]
 
 
 def test_every_multiple_is_of_naive_s_error(evaluated: Evaluation) -> None:
