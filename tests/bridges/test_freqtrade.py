@@ -30,7 +30,6 @@ from v8_columns import (
     entries,
     forecasts_from,
     of_export,
-    require_forecast,
     row_of,
     stop,
     volatility,
@@ -158,11 +157,6 @@ def answer_of(num_steps: int = 3, step: int = 1, **changed: Any) -> dict[str, An
     return {"series": SERIES, "first_bar": NEWEST.isoformat(), "forecast": bars}
 
 
-def test_the_answer_that_the_hostile_ones_are_made_from_is_a_forecast() -> None:
-    require_forecast(answer_of(), SERIES, NEWEST, HOUR)
-    require_forecast(answer_of(), SERIES, NEWEST - 5 * HOUR, HOUR)  # the bot is late
-
-
 HOSTILE = {
     "flat": answer_of(high=99.0, open=99.0, close=99.0),
     "negative low": answer_of(low=-7.0, low_q5=-8.0),
@@ -204,14 +198,6 @@ def test_an_answer_that_cannot_be_a_forecast_is_none_and_the_bot_goes_on(
         assert record.levelname == "WARNING" and len(record.getMessage()) < 400
         joined = aligned(candles, ask(SERIES, candles))  # the next answer is taken
     assert joined[STOP].iloc[-1] == 98.0 and joined[VOLATILITY].iloc[-1] > 0
-
-
-def test_an_answer_with_another_number_of_bars_than_those_before_is_none() -> None:
-    candles = candles_of(41)
-    with answering([answer_of(4, first_bar=...), answer_of()]) as app:
-        ask = forecasts_from({"api": app.address})
-        assert len(ask(SERIES, candles[:40])) == 1
-        assert len(ask(SERIES, candles.assign(date=candles["date"] + HOUR))) == 1
 
 
 @contextmanager

@@ -163,23 +163,6 @@ def test_a_picture_needs_neither_bands_nor_volatility_nor_a_long_history(
     assert (tmp_path / "a.png").stat().st_size > 10_000
 
 
-@pytest.mark.parametrize(
-    ("words", "match"),
-    [
-        ([], "error: python -m v8 predict: .* --repo; got neither"),
-        (["runs/aligned", "--repo", "a/b"], "got both"),
-        (["runs/aligned", "--format", "xml"], "error: --format: .*; got 'xml'"),
-        (["runs/aligned", "--plot", "a.gif"], r"error: --plot: .*\.png; got 'a\.gif'"),
-        (["runs/aligned", "--source", "files"], "--source files: .*; got no --data-dir"),
-    ],
-)
-def test_words_that_mean_nothing_are_one_line_and_exit_2(words: list[str], match: str) -> None:
-    process = call(*words)
-    assert (process.exit_code, process.stdout) == (2, "")
-    assert re.search(match, process.stderr)
-    assert len(process.stderr.splitlines()) == 1
-
-
 @pytest.fixture(scope="module")
 def many(trained_run: Any, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The words for a run of six series, all with the model and the candles of one."""

@@ -201,17 +201,6 @@ def test_failures_tell_nothing_about_time_and_a_second_try_is_not_counted_twice(
     ]
 
 
-def test_a_terminal_counts_the_waiting_beside_the_bar_of_candles(
-    monkeypatch: pytest.MonkeyPatch, make_plan: Any
-) -> None:
-    screen = terminal(monkeypatch)
-    with display(make_plan(ONE)) as listen:
-        listen(StageStarted(ONE, "candles"))
-        listen(Waiting(ONE, "waiting for [a].zip, 5 s of at most 300 s; try 1 of 6"))
-    last = screen.getvalue().rpartition("candles")[2]
-    assert "BTCUSDT-1h: waiting for [a].zip, 5 s of at most 300 s; try 1 of 6" in last
-
-
 def test_no_full_bar_stands_while_something_is_done_once_or_after_epochs(
     monkeypatch: pytest.MonkeyPatch, make_plan: Any
 ) -> None:
@@ -339,16 +328,6 @@ def test_where_all_series_of_a_call_failed_the_board_of_others_is_not_printed(
     assert "Leaderboard" in capsys.readouterr().out
 
 
-def test_a_board_of_spans_too_short_to_test_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    print_leaderboard(RunResults([board_row("AUSDT-1h", ohlc=score(0.9))]))
-    lines = capsys.readouterr().out.splitlines()
-    assert "*" not in "".join(lines)
-    assert lines[-1] == (
-        "Below 1 the model has the lower error. Nothing is known yet: "
-        "the test spans hold too few windows to test."
-    )
-
-
 def test_a_board_names_the_series_whose_spans_are_too_short_to_test(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -379,11 +358,3 @@ def test_prose_on_a_terminal_breaks_at_spaces_whatever_its_width(
     prose = " ".join(lines)
     for sentence in ("on candles that training had not seen:", "20.0 % lower error than the naive forecast"):
         assert sentence in prose
-
-
-def test_what_is_no_terminal_gets_whole_lines(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "40")
-    print_lines("word " * 30)
-    assert capsys.readouterr().out == "word " * 30 + "\n"

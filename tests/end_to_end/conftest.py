@@ -23,8 +23,6 @@ NUM_BARS = 420
 GOOD = ("BTCUSDT-15m", "ETHUSDT-1h")
 BROKEN = "DOGEUSDT-1h"
 """A series whose file has no rows."""
-MISSING = "ADAUSDT-1h"
-"""A series without a file: the source has never heard of it."""
 
 
 @dataclass

@@ -28,11 +28,10 @@ from webhooks import SECRET, WebhookReceiver
 
 from v8.annexes.live.ledger import watching
 from v8.annexes.live.ledger.database import Ledger
-from v8.annexes.live.ledger.entries import VOID_AFTER_S
 from v8.annexes.live.ledger.posting import ALL_FORECASTS, send_messages
 from v8.annexes.live.ledger.receiver import SECRET_VARIABLE, Receiver
 from v8.annexes.live.ledger.record import live_record
-from v8.annexes.live.ledger.watching import LedgerUpdater, ServingModels, UpdateResult, request_delay_s
+from v8.annexes.live.ledger.watching import LedgerUpdater, ServingModels, UpdateResult
 from v8.annexes.live.promotion.decisions import Promotions
 from v8.base.http_client import RetryPolicy
 from v8.cli.app import app
@@ -157,18 +156,6 @@ def test_each_close_of_each_timeframe_has_one_forecast_and_its_score(
     assert told == []
 
 
-def test_a_wake_asks_once_for_the_candles_of_a_series(
-    exchange: ExchangeApi, watch_place: Callable[..., Any]
-) -> None:
-    watch, _ = watch_place()
-    watch.update()
-    exchange.now_s += 2 * HOUR_S
-    exchange.requests.clear()
-    woken = watch.update()
-    assert (woken.num_issued, woken.num_late, woken.num_scored) == (10, 8, 8)
-    assert len(exchange.klines_requests()) == 2
-
-
 @pytest.fixture
 def short_memory(monkeypatch: pytest.MonkeyPatch) -> int:
     """Catch up four hours, not two days: forecasts take time."""
@@ -216,23 +203,6 @@ def test_trouble_with_the_network_is_one_line_and_done_at_the_next_wake(
     assert ledger.count_forecasts("./tiny", SHORT).num_late == 0
 
 
-def test_one_series_without_candles_does_not_stop_the_others(
-    exchange: ExchangeApi, watch_place: Callable[..., Any], told: list[str]
-) -> None:
-    exchange.cut_hole(SHORT, BEGIN_S - 5 * BAR_S, BEGIN_S - 5 * BAR_S)
-    watch, ledger = watch_place()
-    woken = watch.update()
-    assert (woken.num_issued, [*woken.failures]) == (1, [SHORT])
-    assert closes(ledger, LONG) == [0]
-    assert len(told) == 1 and "unbroken candles" in told[0]
-    assert told[0].count(SHORT) == 1
-    assert watch.update().num_issued == 0
-    assert len(told) == 1
-    exchange.now_s += BAR_S
-    watch.update()
-    assert len(told) == 2
-
-
 def test_what_cannot_be_forecast_is_posted_once_beside_what_is(
     exchange: ExchangeApi, watch_place: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,37 +218,6 @@ def test_what_cannot_be_forecast_is_posted_once_beside_what_is(
     data = receiver.taken[0][1]["data"]
     assert (data["place"], data["what"]) == ("./tiny", SHORT)
     assert "unbroken candles" in data["error"]
-
-
-def test_a_candle_that_never_comes_leaves_a_close_and_its_scores_out(
-    exchange: ExchangeApi, watch_place: Callable[..., Any], short_memory: int
-) -> None:
-    watch, ledger = watch_place()
-    watch.update()
-    exchange.cut_hole(SHORT, BEGIN_S + BAR_S, BEGIN_S + BAR_S)
-    exchange.now_s += BAR_S
-    watch.update()
-    exchange.now_s += 2 * BAR_S
-    watch.update()
-    assert closes(ledger, SHORT) == [0, 1]
-    exchange.now_s += VOID_AFTER_S + HOUR_S
-    watch.update()
-    assert ledger.count_forecasts("./tiny", SHORT).num_void == 2
-
-
-def test_an_asking_second_is_the_place_s_own_and_after_the_close(
-    exchange: ExchangeApi, models: ServingModels, tmp_path: Path
-) -> None:
-    second = request_delay_s("./tiny")
-    assert second == request_delay_s("./tiny") and 2 <= second <= 7
-    with Ledger.open_to_write(tmp_path / "ledger.sqlite") as ledger:
-        watch = LedgerUpdater(models, open_following, ledger, "./tiny", notify=print, delay_s=second)
-        watch.update()
-        exchange.now_s = BEGIN_S + BAR_S + second - 1
-        assert watch.update().num_issued == 0
-        assert watch.next_close_s(exchange.now_s) == BEGIN_S + BAR_S + second
-        exchange.now_s += 1
-        assert watch.update().num_issued == 1
 
 
 def test_another_generation_serves_from_the_next_close_on(

@@ -196,13 +196,6 @@ def test_a_changed_profile_is_refused_by_key_with_a_hint_to_fresh(workplace: Any
     assert "--fresh" in again.stderr
 
 
-def test_another_source_is_refused(workplace: Any) -> None:
-    words = ["run", "--profile", str(workplace.profile), "--runs", str(workplace.runs)]
-    again = workplace.call([*words, "--source", "demo", "--series", "BTCUSDT-15m"])
-    assert again.returncode == 3
-    assert "was started with --source files" in again.stderr
-
-
 def test_a_model_file_that_is_not_the_recorded_one_is_refused(workplace: Any) -> None:
     file = workplace.run / "BTCUSDT-15m" / "model.keras"
     file.write_bytes(file.read_bytes() + b"x")

@@ -13,8 +13,8 @@ import pytest
 from exchange_api import ExchangeApi
 
 import v8
-from v8.annexes.sources.perpetuals import UM, PerpetualLive, PerpetualVision
-from v8.base.errors import DataError, ProfileError, UnknownSeriesError
+from v8.annexes.sources.perpetuals import PerpetualLive, PerpetualVision
+from v8.base.errors import DataError, UnknownSeriesError
 from v8.data.market.candles import Candles
 from v8.data.market.companions import Companions
 from v8.data.market.series import Series
@@ -176,20 +176,6 @@ def test_a_symbol_of_another_market_is_refused_with_the_right_one(
         opened.require(series)
     assert advice in str(caught.value.fix)
     assert not any(path.startswith("/data/spot") for path in exchange.archive_requests)
-
-
-def test_without_series_the_coins_of_the_default_universe_are_meant() -> None:
-    names = [str(series) for series in PerpetualVision().series()]
-    assert len(names) == len(set(names)) == 40
-    assert {"BTCUSDT.P-15m", "1000PEPEUSDT.P-1h", "LUNA2USDT.P-1h"} <= set(names)
-    assert len(UM.symbols) == 20
-
-
-def test_a_table_is_a_file_or_one_of_the_source() -> None:
-    assert TABLE.is_of_source
-    assert not TABLE.model_copy(update={"file": "funding.csv"}).is_of_source
-    with pytest.raises(ProfileError):
-        Profile.of("frontier").but(covariates=[TABLE.model_dump() | {"file": "Funding.tsv"}])
 
 
 @pytest.mark.nightly

@@ -28,7 +28,6 @@ NOW_S = 1_761_999_300
 """2025-11-01T12:15:00Z, and a bar of a quarter begins."""
 
 QUARTERS = Series("BTCUSDT", "15m")
-PRICES = ("Adj Close", "Close", "High", "Low", "Open")
 
 
 def yahoo_table(begin_s: int, end_s: int, bar_s: int, ticker: str = "BTC-USD") -> pd.DataFrame:

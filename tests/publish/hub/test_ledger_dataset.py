@@ -258,20 +258,6 @@ def test_track_names_the_day_with_exit_code_5_and_repairs_it(hub: Any, ledger: L
     assert (result.exit_code, "--repair: repairs what was published" in result.stderr) == (2, True)
 
 
-def test_a_row_that_stands_there_for_another_is_seen_in_files_of_equal_length(
-    hub: Any, ledger: Ledger, send: Send
-) -> None:
-    fill(ledger, range(10))
-    send()
-    path = f"scores/{FIRST}.parquet"
-    good = rows(hub, path)
-    hub.commit(NAME, {path: parquet_of(pd.concat([good.iloc[1:], good.iloc[[5]]]))})
-    with pytest.raises(PublishError, match=rf"got rows more .* in {path}"):
-        send(day=1)
-    send(day=1, is_repairing=True)
-    pd.testing.assert_frame_equal(rows(hub, path), good)
-
-
 def test_a_repair_never_takes_away_a_row_that_the_ledger_lacks(hub: Any, ledger: Ledger, send: Send) -> None:
     fill(ledger, range(10))
     send()
@@ -281,14 +267,6 @@ def test_a_repair_never_takes_away_a_row_that_the_ledger_lacks(hub: Any, ledger:
     with pytest.raises(PublishError, match=rf"got 1 of 121 rows .*, in {path}"):
         send(day=1, is_repairing=True)
     assert len(hub.commits(NAME)) == 2
-
-
-def with_metadata(content: bytes, pandas: bytes) -> bytes:
-    """Return a table with other words of pandas in its footer."""
-    sink = io.BytesIO()
-    table = pq.read_table(io.BytesIO(content)).replace_schema_metadata({"pandas": pandas})
-    pq.write_table(table, sink)
-    return sink.getvalue()
 
 
 def repeated(content: bytes, num_rows: int) -> bytes:
@@ -326,27 +304,6 @@ def test_a_column_of_another_kind_is_one_sentence(
     hub.commit(NAME, {path: sink.getvalue()})
     with pytest.raises(PublishError, match=f"got {said}, in {path}"):
         send(day=1)
-
-
-@pytest.mark.parametrize(
-    "pandas",
-    [
-        b"{zz",
-        b"\xff",
-        b"[]",
-        b'{"columns": 7}',
-        b'{"index_columns": ["gone"], "columns": [], "column_indexes": []}',
-    ],
-)
-def test_what_pandas_wrote_beside_the_columns_is_not_read(
-    hub: Any, ledger: Ledger, send: Send, pandas: bytes
-) -> None:
-    """At 967f431 these were a JSONDecodeError, a KeyError and others."""
-    fill(ledger, range(10))
-    send()
-    path = f"forecasts/{FIRST}.parquet"
-    hub.commit(NAME, {path: with_metadata(hub.files(NAME)[path], pandas)})
-    assert send(day=1).sent is None
 
 
 def test_a_small_file_of_very_many_rows_is_refused_by_its_footer(

@@ -93,14 +93,6 @@ def test_nothing_new_is_said(hub: Any, make_run: Any) -> None:
 
 
 @pytest.mark.tf
-def test_pauses_are_told(hub: Any, make_run: Any) -> None:
-    hub.answer("commit", 429, retry_after="0")
-    result = call("publish", make_run(), "--repo", REPO)
-    assert result.exit_code == 0
-    assert "someone/fleet: status 429; trying again in 0 s" in result.stderr
-
-
-@pytest.mark.tf
 def test_models_that_the_run_lacks_stay_unless_they_are_pruned(hub: Any, make_run: Any) -> None:
     call("publish", make_run(["BTCUSDT-15m", "ETHUSDT-1h"]), "--repo", REPO)
     fewer = make_run(["BTCUSDT-15m"])
@@ -220,17 +212,6 @@ def test_track_publishes_all_series_or_none(hub: Any) -> None:
     assert result.exit_code == 2
     assert "error: --publish: " in result.stderr
     assert hub.count() == 0
-
-
-@pytest.mark.tf
-def test_a_dry_run_says_that_there_is_no_repository_yet_and_makes_none(
-    hub: Any, make_run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("HF_TOKEN")
-    dry = call("publish", make_run(), "--repo", REPO, "--dry-run")
-    assert dry.exit_code == 0, dry.stderr
-    assert f"no repository {REPO} yet" in dry.stdout
-    assert hub.repos == {}
 
 
 def differences(output: str) -> list[str]:

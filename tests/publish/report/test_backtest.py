@@ -180,15 +180,6 @@ def test_the_page_shows_every_number_and_nothing_of_a_stranger(found: Any) -> No
     assert '"ETHUSDT-15m: ' in page
 
 
-def test_the_headline_says_which_series_are_missing_in_which_folds(found: Any) -> None:
-    assert " would be " not in headline(found)
-    one, two = found.plan.folds
-    partial = replace(found.plan, folds=(replace(one, newest_s={"ETHUSDT-15m": 1_000}), two))
-    assert re.search(
-        "4 of 3 models .* 4, .*: BTCUSDT-15m is in 1 of 2.", headline(replace(found, plan=partial))
-    )
-
-
 def test_the_page_opens_with_what_all_folds_come_to(found: Any) -> None:
     ((about, *sentences),) = verdicts(found)
     assert about == (

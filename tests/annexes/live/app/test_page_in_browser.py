@@ -423,34 +423,6 @@ def test_the_browser_s_language_is_spoken_and_another_stays_chosen(served: Any, 
 
 
 @pytest.mark.nightly
-def test_what_is_shown_stays_while_its_server_refuses_more(served: Any, browser: Any) -> None:
-    served.until(lambda: "being made" not in served.get("/part").text)
-    browser.open(served.url, READY)
-    refusal = "new Response('{}', {status: 429, headers: {'content-type': 'application/json'}})"
-    browser.value(f"void (window.fetch = async () => {refusal})")
-    browser.wait(f"{STATUS}.textContent === {STATUS}.dataset.away")
-    assert sorted(browser.value(NAMES)) == [BTC, ETH]
-    assert browser.value("document.documentElement.dataset.errors") == "0"
-
-
-@pytest.mark.nightly
-def test_a_new_candle_and_a_dead_exchange_reach_an_open_page(
-    serve: Callable[..., AbstractContextManager[Any]], browser: Any
-) -> None:
-    with serve() as page:
-        # The page asks again when the candle has closed: here it closes in five seconds.
-        page.exchange.now_s += 8 * 60 - 5
-        page.until(lambda: page.get("/api/health").json()["now"] == "2024-12-31T18:14:55Z")
-        browser.open(f"{page.url}/series/{BTC}", SHOWN)
-        first = browser.value(CELLS)
-        page.exchange.now_s += 10
-        browser.wait(f"({CELLS})[0][0] === '2024-12-31 18:15'")
-        cells = browser.value(CELLS)
-        assert cells == numbers_of(page, BTC, cells) != first
-        assert "2024-12-31 18:15 UTC" in browser.value("document.getElementById('present').textContent")
-
-
-@pytest.mark.nightly
 def test_an_open_overview_follows_and_keeps_what_is_held_and_sought(
     serve: Callable[..., AbstractContextManager[Any]], browser: Any
 ) -> None:

@@ -428,16 +428,6 @@ def test_a_page_speaks_the_language_of_the_browser_unless_another_is_asked_for(s
     assert served.get(f"/api/forecast/{ETH}", **chinese).body == served.get(f"/api/forecast/{ETH}").body
 
 
-def test_units_and_the_name_of_a_run_are_translated(served: Any) -> None:
-    served.until(lambda: "being made" not in served.get("/part").text)
-    english = r"\d (?:min|h|s|ms)\b|\bruns? tiny"
-    for path in ("/", f"/series/{ETH}", "/record"):
-        assert re.findall(english, served.get(f"{path}?lang=en").text) != [], path
-        chinese = served.get(f"{path}?lang=zh-TW").text
-        assert re.findall(english, re.sub(r"<code.*?</code>", "", chinese)) == [], path
-        assert "「tiny」這次執行" in chinese
-
-
 def test_what_the_asker_has_is_not_sent_again(served: Any) -> None:
     served.until(lambda: "being made" not in served.get("/part").text)
     for path in ("/part", f"/part/{ETH}"):

@@ -57,11 +57,6 @@ def test_a_chip_counts_the_stored_verdicts(best: list[tuple[float, float | None]
     assert chip == f'<span class="chip {style}" title="A &lt; B.">{words}</span>'
 
 
-def test_a_model_that_is_worse_than_naive_alone_is_worse() -> None:
-    row: Any = SimpleNamespace(tasks={"ohlc": Verdict(compared(1.2, 0.01, "naive"), compared(0.99, 0.4))})
-    assert "worse than a baseline: 1 of 1 tasks" in verdict_chip(row, "")
-
-
 def test_a_model_that_beats_a_reference_worse_than_naive_is_not_called_better() -> None:
     row: Any = SimpleNamespace(tasks={"range": Verdict(compared(1.0, 0.6, "naive"), compared(0.1, 0.01))})
     assert "untested" in verdict_chip(row, "")

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -210,8 +209,3 @@ def test_an_address_of_no_service_is_refused_without_being_shown(url: str) -> No
 def test_a_limit_that_cannot_be_meant_is_refused(text: str) -> None:
     with pytest.raises(ProfileError):
         Limit.parse(text)
-
-
-def test_the_page_and_the_messages_say_a_limit_in_the_same_words() -> None:
-    page = Path(sys.modules["v8.annexes.live.limits"].__file__ or "").parent / "app" / "alerts.html"
-    assert "above your limit" not in page.read_text("utf-8")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-import sqlite3
 from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -185,18 +183,6 @@ def test_late_forecasts_and_other_models_are_told(post: Post) -> None:
     assert (data["now"]["model_sha256"], data["now"]["trained_until"]) == ("4" * 64, "2023-11-15T00:00:00Z")
 
 
-def test_another_place_of_the_same_ledger_waits_for_its_own_receiver(post: Post) -> None:
-    with Outbox(post.ledger.path, "./other") as other:
-        other.collect(post.ledger, no_model)
-        post.ledger.add(made_entry(0, replace(made_entry().issuer, place="./other")))
-        post.issue()
-        other.collect(post.ledger, no_model)
-    post.send()
-    assert post.receiver.taken == []
-    post.send("./other")
-    assert len(post.receiver.taken) == 1
-
-
 @pytest.mark.parametrize(
     "url",
     [
@@ -292,17 +278,6 @@ def test_a_model_that_decayed_is_told_once(post: Post, monkeypatch: pytest.Monke
     told = post.receiver.taken[2][1]
     assert (told["timestamp"], told["data"]["series"]) == ("2023-11-15T00:00:05Z", "BTCUSDT-15m")
     assert told["data"]["why"].startswith("volatility 2.1 times naive")
-
-
-def test_the_outbox_is_small_when_all_was_taken(post: Post) -> None:
-    post.issue(*range(5))
-    post.send()
-    with sqlite3.connect(post.outbox.path) as opened:
-        assert opened.execute("SELECT COUNT(*) FROM messages").fetchall() == [(0,)]
-        known = [(f"{PLACE} ", 5), (f"{PLACE} BTCUSDT-15m", "0" * 64)]
-        assert opened.execute("SELECT what, value FROM known").fetchall() == known
-    opened.close()
-    assert json.dumps(post.receiver.taken[0][1]).isascii()
 
 
 def test_trouble_is_told_once_until_it_is_over(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
