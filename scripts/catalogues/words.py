@@ -19,7 +19,7 @@ from v8.base.wording import spaced
 from v8.data.market.candles import CandleReport, Gap, Leap, LostRow
 from v8.model.baselines.baselines import BASELINES
 from v8.model.evaluation.fold_losses import POOLS
-from v8.model.evaluation.importance import KINDS
+from v8.model.evaluation.metrics import INPUT_KINDS
 from v8.model.evaluation.significance import ComparisonResult
 from v8.profile.tasks import TASKS
 from v8.publish.report.backtest import BREAK_RULE, NOTE, QUANTILE_NOTE
@@ -99,7 +99,7 @@ REGISTERED: Final = (
     Words("v8/publish/report/markup.py", "What a button of a chart does.", BUTTONS),
     Words("v8/publish/report/backtest.py", "Note below a table.", (BREAK_RULE, NOTE, QUANTILE_NOTE)),
     Words("v8/model/evaluation/fold_losses.py", "Folds that a row sums up.", (*POOLS,)),
-    Words("v8/model/evaluation/importance.py", "Kind of inputs of a network.", (*KINDS,)),
+    Words("v8/model/evaluation/metrics.py", "Kind of inputs of a network.", (*INPUT_KINDS,)),
     Words("v8/annexes/comparison/results.py", FIGURE, tuple(kind.title for kind in FIGURES.values())),
     Words("v8/annexes/comparison/page.py", FIGURE, (*CLAIMED.values(), CLAIM_NOTE)),
     Words("v8/annexes/trading/page.py", "Title of a table.", (TITLE_OF_GAINS, TITLE_OF_SCORES)),
@@ -155,7 +155,7 @@ WRITTEN: Final = (
         "A unit that times were written in.",
         ("seconds", "milliseconds", "microseconds", "nanoseconds"),
     ),
-    Words("v8/model/evaluation/importance.py", "Kind of inputs of a network.", ("moves", "beside")),
+    Words("v8/model/evaluation/metrics.py", "Kind of inputs of a network.", ("moves", "beside")),
     Words("v8/publish/report/backtest.py", TITLE, ("fold", "task", "best baseline", "its error", "× best")),
     Words("v8/publish/report/backtest.py", TITLE, ("95 % interval", "smaller", "verdict", "shock")),
     Words("v8/publish/report/backtest.py", TITLE, ("Pooled", "By fold")),

@@ -16,8 +16,7 @@ from v8.base.errors import ArgumentError, ArtifactError
 from v8.data.features.table import compute_table
 from v8.data.market.series import iso
 from v8.data.windows.dataset import SeriesData, prepare_series, table_columns
-from v8.model.baselines.baselines import BASELINES, Baseline
-from v8.model.baselines.references import reference_baseline
+from v8.model.baselines.baselines import BASELINES, Baseline, reference_baseline
 from v8.model.evaluation.evaluation import evaluate_test_span
 from v8.profile.profile import Profile
 from v8.profile.tasks import TASKS
@@ -187,7 +186,7 @@ def test_a_saved_board_is_computed_again_and_added_to_without_candles(
     pd.testing.assert_frame_equal(again.scores, board.scores)
     pd.testing.assert_frame_equal(again.methods, board.methods)
     # Its best baselines are its own: those of another version of v8 may be others.
-    monkeypatch.setattr("v8.model.baselines.references._references", lambda: {"ohlc": "drift"})
+    monkeypatch.setattr("v8.model.baselines.baselines._references", lambda: {"ohlc": "drift"})
     pd.testing.assert_frame_equal(v8.Board.load(tmp_path / "board").table, board.table)
     monkeypatch.undo()
     # The numbers by pandas alone, as the card of the data set says.

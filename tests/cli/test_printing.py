@@ -25,9 +25,8 @@ from v8.cli.printing import (
     print_without_onnx,
 )
 from v8.data.market.series import Series
-from v8.model.evaluation.leaderboard import LeaderboardRow
+from v8.model.evaluation.leaderboard import LeaderboardRow, Verdict
 from v8.model.evaluation.significance import BaselineComparison
-from v8.model.evaluation.verdict import Verdict
 from v8.model.training.progress import EpochRecord
 from v8.profile.tasks import TASKS
 from v8.publish.report.outputs import RunResults

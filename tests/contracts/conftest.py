@@ -20,8 +20,7 @@ from v8.data.market.candles import Candles
 from v8.data.market.series import Series
 from v8.data.market.sources.demo import DemoSource
 from v8.forecaster.forecaster import Forecaster
-from v8.model.baselines.baselines import BASELINES
-from v8.model.baselines.references import reference_baseline
+from v8.model.baselines.baselines import BASELINES, reference_baseline
 from v8.profile.profile import Profile
 from v8.runs.jobs import Job
 from v8.runs.local import InProcessEngine

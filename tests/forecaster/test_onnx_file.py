@@ -30,9 +30,8 @@ from v8.data.windows.dataset import SeriesData
 from v8.forecaster import onnx_file
 from v8.forecaster.forecaster import Forecaster
 from v8.forecaster.metadata import ModelShapes, read_metadata
-from v8.forecaster.onnx_checks import steps_apart_on_trials
 from v8.forecaster.onnx_file import check_onnx_file, load_onnx_model, save_onnx_model
-from v8.forecaster.shared_models import SharedModels
+from v8.forecaster.shared_models import SharedModels, steps_apart_on_trials
 from v8.model.baselines.ranges import PATH_LAYERS
 from v8.model.networks.networks import build_network
 from v8.model.networks.published import forecast_windows, save_portable

@@ -23,8 +23,7 @@ from v8.data.market.series import TIMEFRAME_S, TIMEFRAMES, Series, iso
 from v8.data.windows.dataset import FEWEST_FITTED_WINDOWS, whole_span
 from v8.forecaster import forecaster as artifacts
 from v8.forecaster.history import seconds_of
-from v8.forecaster.runtimes import AUTO
-from v8.forecaster.shared_models import SharedModels
+from v8.forecaster.shared_models import AUTO, SharedModels
 from v8.model.evaluation.evaluation import Evaluation, QuantileEvaluation, evaluate_windows
 from v8.profile.columns import OPEN_TIME
 from v8.profile.profile import Profile, load_profile

@@ -32,8 +32,7 @@ from v8.data.market.series import Series, is_series_name
 from v8.data.market.sources.source import open_source
 from v8.data.windows.dataset import SeriesData, prepare_series, table_columns, whole_span
 from v8.data.windows.span import Span
-from v8.model.baselines.baselines import BASELINES, NAIVE
-from v8.model.baselines.references import reference_baseline
+from v8.model.baselines.baselines import BASELINES, NAIVE, reference_baseline
 from v8.model.evaluation.board import KEYS, SeriesForecasts, in_windows
 from v8.profile.columns import CLOSE
 from v8.profile.profile import Profile, load_profile, profile_names

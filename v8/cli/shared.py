@@ -240,7 +240,7 @@ def opening(place: Path | str, runtime: str = "keras") -> str:
 
     Args:
         place: Where the models are.
-        runtime: What computes, one of `v8.forecaster.runtimes.RUNTIMES`.
+        runtime: What computes, one of `v8.forecaster.shared_models.RUNTIMES`.
     """
     if isinstance(place, Path) and not place.is_dir():
         return ""

@@ -58,8 +58,7 @@ from v8.forecaster.metadata import (
     read_metadata,
     require_same_feature,
 )
-from v8.forecaster.runtimes import KERAS, ONNX
-from v8.forecaster.shared_models import SharedModels
+from v8.forecaster.shared_models import KERAS, ONNX, SharedModels
 from v8.model.baselines.ranges import PATH_LAYERS, SEED, drawn_paths
 from v8.model.evaluation.price_range import PriceRange, range_of
 from v8.model.networks.published import Forecasts, forecast_windows, split_outputs

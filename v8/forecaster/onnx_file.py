@@ -37,7 +37,7 @@ from v8.forecaster.onnx_contents import (
     require_bounded,
     take_apart,
 )
-from v8.forecaster.runtimes import ONNX
+from v8.forecaster.shared_models import ONNX
 from v8.model.baselines.ranges import PATH_LAYERS
 from v8.model.networks.onnx_graph import WINDOW, ConversionError, to_onnx
 from v8.model.networks.published import FORECAST_BATCH, forecast_windows, forecasts_apart

@@ -44,8 +44,8 @@ from v8.forecaster.metadata import (
 )
 from v8.forecaster.standalone import obstacle
 from v8.model.baselines.baselines import NAIVE
+from v8.model.evaluation.leaderboard import Verdict, Verdicts
 from v8.model.evaluation.significance import ALPHA, LOSES, min_windows
-from v8.model.evaluation.verdict import Verdict, Verdicts
 from v8.model.training.progress import EpochRecord
 from v8.profile.columns import TASK_OHLC, neighbours
 from v8.profile.quantile_levels import fault_of, percent_of, quantile_output

@@ -1,4 +1,10 @@
-"""Models that share a graph: loading and tracing one takes over a second, reading weights hardly any time.
+"""Models in memory: what computes their forecasts, what they share, and whether two files are one model.
+
+Forecasts are computed by onnxruntime with `model.onnx`, or by Keras with `model.keras`. `auto` takes ONNX
+where a model has the file and the packages are installed. Comparisons of models, such as back-tests and
+updates, compute with Keras, as the evaluation of a run does.
+
+Models share a graph, because loading and tracing one takes over a second, reading weights hardly any time.
 
 The published models of one profile are the same network with other weights, so the descriptions in their
 files are equal. The first file of a description is loaded normally. Of every further file only the weights
@@ -9,23 +15,41 @@ For every file Keras would search which array belongs to which variable, which t
 loading a small model. Files of one description have the same assignment, so it is found once: every variable
 is filled with its own number, and Keras saves the weights.
 
-Shape legend: B batch, T lookback, F features.
+Both files of an artefact from elsewhere belong to one model, but nothing in them proves it: somebody may
+publish the ONNX file of another model. So where both can be computed, both forecast the same windows before
+either is used (`ModelComparison`).
+
+Shape legend: N windows, B batch, T lookback, F features.
 """
 
 import io
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from v8.base.arrays import FloatArray, steps_apart
+from v8.base.errors import ArtifactError, ProfileError
+from v8.base.registry import require_package
 from v8.base.storage import digest_bytes, passing_folder
+from v8.data.windows.scaling import SILENT_SCALE, ColumnScaling, Scaling, Transform
 from v8.forecaster import model_file
-from v8.forecaster.metadata import Metadata
-from v8.forecaster.runtimes import KERAS, ONNX, require_runtime, runtime_for
-from v8.model.networks.published import CONFIG_MEMBER, WEIGHTS_MEMBER
+from v8.forecaster.metadata import MODEL_FILE, ONNX_FILE, Metadata
+from v8.forecaster.model_file import keras_errors_translated
+from v8.model.baselines.ranges import PATH_LAYERS
+from v8.model.networks.published import CONFIG_MEMBER, WEIGHTS_MEMBER, forecast_windows, forecasts_apart
+from v8.profile.columns import CLOSE, split_origin, with_origin
+
+AUTO: Final = "auto"
+ONNX: Final = "onnx"
+KERAS: Final = "keras"
+RUNTIMES: Final = (AUTO, ONNX, KERAS)
+PACKAGES: Final = ("onnx", "onnxruntime")
+"""Packages of the extra `onnx`."""
 
 Loaded = TypeVar("Loaded")
 
@@ -39,7 +63,7 @@ class SharedModels:
     Models of ONNX files share theirs, too, see `v8.forecaster.onnx_file`.
 
     Args:
-        runtime: What computes, one of `v8.forecaster.runtimes.RUNTIMES`.
+        runtime: What computes, one of `RUNTIMES`.
 
     Raises:
         ProfileError: If there is no such runtime, or its packages are not installed.
@@ -223,3 +247,156 @@ def _list_arrays(weights: Any) -> list[str]:
     names: list[str] = []
     weights.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
     return names
+
+
+def has_onnx_packages() -> bool:
+    """Return whether the packages of the extra `onnx` are installed; none is imported."""
+    return all(find_spec(package) for package in PACKAGES)
+
+
+def require_onnx_packages(where: str) -> None:
+    """Raise a `ProfileError` if a package of the extra `onnx` is not installed."""
+    for package in PACKAGES:
+        require_package(package, where=where, rule="needs the extra `onnx` of v8")
+
+
+def require_runtime(name: str) -> None:
+    """Raise a `ProfileError` if there is no such runtime, or its packages are not installed."""
+    if name not in RUNTIMES:
+        rule = f"is one of {', '.join(RUNTIMES)}"
+        raise ProfileError(where="param:runtime", rule=rule, got=repr(name), fix="Choose one of these")
+    if name == ONNX:
+        require_onnx_packages("param:runtime onnx")
+
+
+def runtime_for(requested: str, folder: Path, metadata: Metadata) -> str:
+    """Return which of `ONNX` and `KERAS` computes the forecasts of a model.
+
+    Args:
+        requested: One of `RUNTIMES`.
+        folder: Folder of the model.
+        metadata: Its metadata.
+
+    Raises:
+        ArtifactError: If the model has no ONNX file and ONNX is requested, or Keras is not installed.
+    """
+    has_file = metadata.onnx_sha256 is not None and (folder / ONNX_FILE).is_file()
+    if requested == ONNX or (requested == AUTO and has_file and has_onnx_packages()):
+        if has_file:
+            return ONNX
+        fix = "Make it with `v8 export RUN --models onnx`, or take param:runtime keras"
+        raise _no_runtime(folder, f"must hold {ONNX_FILE} for param:runtime onnx", "no such file", fix)
+    if find_spec("keras") is None:
+        rule = "needs what its forecasts are computed with"
+        if requested == KERAS:
+            raise _no_runtime(folder, rule, "no Keras", "Install Keras and TensorFlow")
+        if has_file:
+            packages = " and ".join(PACKAGES)
+            raise _no_runtime(folder, rule, f"neither Keras nor {packages}", f"Install {packages}")
+        fix = "Install Keras and TensorFlow, or make the file where they are: `v8 export RUN --models onnx`"
+        raise _no_runtime(folder, rule, f"no Keras, and a model without {ONNX_FILE}", fix)
+    return KERAS
+
+
+def _no_runtime(folder: Path, rule: str, got: str, fix: str) -> ArtifactError:
+    return ArtifactError(where=str(folder), rule=rule, got=got, fix=fix)
+
+
+TRIAL_WINDOWS: Final = 16  # that both files of a model forecast
+TRIAL_SEED: Final = 1999  # of their random numbers
+
+
+def require_own_onnx(folder: Path, metadata: Metadata) -> None:
+    """Check the ONNX file of an artefact, if it has one, without loading it.
+
+    Where the packages are not installed, nothing here can load it, and it is not checked.
+
+    Raises:
+        ArtifactError: If it is another one than its metadata record, or holds anything but arithmetic.
+    """
+    if metadata.onnx_sha256 is not None and has_onnx_packages():
+        from v8.forecaster.onnx_file import check_onnx_file  # noqa: PLC0415 - needs the extra `onnx`
+
+        check_onnx_file(metadata.verified_onnx(folder), metadata.series, metadata.shapes)
+
+
+def can_compare() -> bool:
+    """Return whether both kinds of files can be computed here."""
+    return has_onnx_packages() and find_spec("keras") is not None
+
+
+class ModelComparison:
+    """Compares the two files of artefacts; those of one profile share their graphs."""
+
+    def __init__(self) -> None:
+        self._models = {runtime: SharedModels(runtime) for runtime in (ONNX, KERAS)}
+
+    def require_same_model(self, folder: Path, metadata: Metadata) -> None:
+        """Let both files of an artefact forecast the same windows.
+
+        Raises:
+            ArtifactError: If a forecast or a simulated path differs, or a file cannot be loaded.
+        """
+        from v8.forecaster.onnx_file import require_same_forecasts  # noqa: PLC0415 - as above
+
+        onnx, keras = (models.open(folder, metadata)[0] for models in self._models.values())
+        file = folder / ONNX_FILE
+        fix = "Do not use this model, or ask whoever published it to write the file again"
+        with keras_errors_translated(file, f"must compute what {MODEL_FILE} does"):
+            steps_by_output = steps_apart_on_trials(onnx, keras, metadata.scaling, metadata.lookback_bars)
+        require_same_forecasts(steps_by_output, file, fix)
+
+
+def steps_apart_on_trials(onnx: Any, keras: Any, scaling: Scaling, lookback_bars: int) -> dict[str, float]:
+    """Return by how many steps of single precision two models differ at most, by output, paths included.
+
+    Args:
+        onnx: A model of an ONNX file.
+        keras: A model of a Keras file.
+        scaling: The scaling of both.
+        lookback_bars: Bars of their windows.
+    """
+    windows_NTF = trial_windows(scaling, lookback_bars)
+    names = [column.name for column in scaling.columns]
+    last_close_N = windows_NTF[:, -1, names.index(CLOSE)].astype(np.float64)
+    values, expected = (forecast_windows(model, windows_NTF) for model in (onnx, keras))
+    steps = forecasts_apart(values, expected, last_close_N)
+    parts = [model.up_to(PATH_LAYERS) for model in (onnx, keras)]
+    if any(part is not None for part in parts):
+        values, expected = (forecast_windows(part, windows_NTF) for part in parts)
+        for name in expected:  # log ratios of closes, which are near 1
+            steps[name] = steps_apart(values[name], expected[name], magnitude=1.0)
+    return steps
+
+
+def trial_windows(scaling: Scaling, lookback_bars: int) -> NDArray[np.float32]:
+    """Make raw windows that a model of this scaling may read, shape (N, T, F); they are always the same.
+
+    Every input is drawn between the centre of its training data and one scale above it. They show a file of
+    another model, not one that was made to differ elsewhere only.
+    """
+    shares_NTF = np.random.default_rng(TRIAL_SEED).random(
+        (TRIAL_WINDOWS, lookback_bars, len(scaling.columns))
+    )
+    scaled = {}
+    with np.errstate(all="ignore"):  # the scaling may come from anybody; the forecasts then are not finite
+        for place, column in enumerate(scaling.columns):
+            scale = 0.0 if column.scale >= SILENT_SCALE else column.scale
+            scaled[column.name] = column.center + scale * shares_NTF[..., place]
+        columns = [_raw(column, scaled, scaling) for column in scaling.columns]
+        return np.stack(columns, axis=-1).astype(np.float32)
+
+
+def _raw(column: ColumnScaling, scaled: Mapping[str, FloatArray], scaling: Scaling) -> FloatArray:
+    """Return raw values of a column, (N, T), from those of all before they are centred and divided."""
+    values_NT = scaled[column.name]
+    origin, _ = split_origin(column.name)
+    price = 1.0 if origin else scaling.reference_price
+    if column.transform is Transform.ANCHORED:
+        return price * np.exp(values_NT)
+    if column.transform is Transform.LOGGED:
+        return np.exp(values_NT)
+    if column.transform is Transform.RELATIVE:
+        close_NT = scaled.get(with_origin(origin, CLOSE), np.zeros_like(values_NT))
+        return price * np.exp(close_NT) * values_NT
+    return values_NT

@@ -276,7 +276,7 @@ class PreparedRun:
         profile = options.resolved_profile()
         requested = chosen_series(options.series, options.universe)
 
-        from v8.forecaster.runtimes import require_onnx_packages  # noqa: PLC0415
+        from v8.forecaster.shared_models import require_onnx_packages  # noqa: PLC0415
         from v8.runs.engines import choose_engine  # noqa: PLC0415
         from v8.runs.jobs import ArtifactSettings  # noqa: PLC0415
         from v8.runs.plan import make_plan  # noqa: PLC0415

@@ -42,7 +42,7 @@ from v8.model.evaluation.evaluation import (
     evaluate_test_span,
 )
 from v8.model.evaluation.fold_losses import TEST_LOSSES_FILE, fold_losses
-from v8.model.evaluation.importance import Importance, measure_importance
+from v8.model.evaluation.metrics import Importance, measure_importance
 from v8.model.evaluation.price_range import RangeCoverage, evaluated_windows, measure_range
 from v8.model.evaluation.significance import BaselineComparison, Losses
 from v8.model.networks.published import Forecasts, PublishedModel

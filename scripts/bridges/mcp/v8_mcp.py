@@ -43,8 +43,7 @@ from v8.base.version import VERSION
 from v8.data.market.series import iso, series_advice
 from v8.data.market.sources.source import CandleSource, open_source
 from v8.forecaster.metadata import Metadata, read_metadata
-from v8.forecaster.runtimes import AUTO, RUNTIMES
-from v8.forecaster.shared_models import SharedModels
+from v8.forecaster.shared_models import AUTO, RUNTIMES, SharedModels
 from v8.profile.columns import is_symbol
 from v8.publish.hub.opening import ModelPlace, open_place
 

@@ -16,8 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from v8.base.errors import ArtifactError
-from v8.model.baselines.baselines import BASELINES
-from v8.model.baselines.references import reference_baseline
+from v8.model.baselines.baselines import BASELINES, reference_baseline
 from v8.model.evaluation.evaluation import Evaluation, best_baseline
 from v8.model.evaluation.metrics import measure_errors
 from v8.profile.tasks import TASKS

@@ -11,15 +11,8 @@ from importlib import import_module
 import numpy as np
 import pytest
 
-from v8.model.evaluation.field_measures import (
-    confidence_set,
-    confidence_set_p_values,
-    interval_scores,
-    mincer_zarnowitz,
-    qlike,
-    sampled_means,
-)
-from v8.model.evaluation.metrics import wilson_interval
+from v8.model.evaluation.bootstrap import confidence_set, confidence_set_p_values, sampled_means
+from v8.model.evaluation.metrics import interval_scores, mincer_zarnowitz, qlike, wilson_interval
 from v8.profile.quantile_levels import pinball
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tiny_profiles import demo_data, tiny_ranged_profile
 
 from v8.data.windows.span import Span
-from v8.model.evaluation.importance import MOST_WINDOWS, importance_rows, kind_of, measure_importance
+from v8.model.evaluation.metrics import IMPORTANCE_WINDOWS, importance_rows, kind_of, measure_importance
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,11 @@ def test_errors_are_those_of_windows_evenly_over_the_span(span: Span) -> None:
         return reading(span, "range_1")(windows_WTF)
 
     measure_importance(span, forecast)
-    assert len(span) > MOST_WINDOWS / 2 and len({*seen}) == 1 and MOST_WINDOWS / 2 < seen[0] <= MOST_WINDOWS
+    assert (
+        len(span) > IMPORTANCE_WINDOWS / 2
+        and len({*seen}) == 1
+        and IMPORTANCE_WINDOWS / 2 < seen[0] <= IMPORTANCE_WINDOWS
+    )
     assert len(seen) == 1 + 5
 
 

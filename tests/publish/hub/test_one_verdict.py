@@ -32,10 +32,9 @@ from v8.cli.printing import print_leaderboard
 from v8.data.market.series import Series
 from v8.forecaster.metadata import Metadata, checked_metadata, read_metadata
 from v8.model.baselines.baselines import BASELINES, NAIVE
-from v8.model.evaluation.decay import detect_decay
-from v8.model.evaluation.leaderboard import LEADERBOARD_FILE, rank_results
+from v8.model.evaluation.evaluation import detect_decay
+from v8.model.evaluation.leaderboard import LEADERBOARD_FILE, rank_results, references
 from v8.model.evaluation.significance import Losses
-from v8.model.evaluation.verdict import references
 from v8.profile.tasks import TASKS
 from v8.publish.hub.publish import publish
 from v8.publish.hub.pull import pull

@@ -15,7 +15,7 @@ from onnx_models import tiny_model
 from v8.base.errors import ArtifactError
 from v8.base.storage import digest_bytes, digest_file
 from v8.data.windows.scaling import ColumnScaling, Scaling, Transform
-from v8.forecaster import onnx_checks
+from v8.forecaster import shared_models
 from v8.forecaster.metadata import Metadata, read_metadata
 from v8.model.networks.onnx_graph import to_onnx
 from v8.publish.hub.publish import publish
@@ -90,7 +90,7 @@ def test_files_are_compared_once(
     run, _ = run_with_onnx(make_run)
     publish(stage_run(run, tmp_path / "staged", REPO), REPO, is_private=False)
     pull(REPO)
-    monkeypatch.setattr(onnx_checks.ModelComparison, "require_same_model", None)
+    monkeypatch.setattr(shared_models.ModelComparison, "require_same_model", None)
     assert SERIES in pull(REPO).series
 
 

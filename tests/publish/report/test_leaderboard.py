@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from v8.model.evaluation.evaluation import Evaluation
 from v8.model.evaluation.leaderboard import (
     LeaderboardRow,
+    Verdict,
     compared,
     median,
     rank_results,
@@ -23,7 +24,6 @@ from v8.model.evaluation.leaderboard import (
     write_leaderboard_csv,
 )
 from v8.model.evaluation.significance import BaselineComparison
-from v8.model.evaluation.verdict import Verdict
 
 
 def leaderboard(metadata: list[dict[str, Any]]) -> list[LeaderboardRow]:

@@ -10,9 +10,8 @@ import pytest
 
 from v8.base.language import language
 from v8.model.evaluation.fold_losses import FoldLosses, TaskResult
-from v8.model.evaluation.leaderboard import LeaderboardRow
+from v8.model.evaluation.leaderboard import LeaderboardRow, Verdict
 from v8.model.evaluation.significance import BaselineComparison
-from v8.model.evaluation.verdict import Verdict
 from v8.publish.report.verdict import TaskVerdict, headline_intervals, signed_pct, verdict
 
 

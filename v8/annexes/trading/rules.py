@@ -39,9 +39,9 @@ from numpy.typing import NDArray
 from v8.base.arrays import FloatArray
 from v8.base.errors import DataError, listed
 from v8.model.evaluation.evaluation import MODEL
+from v8.model.evaluation.leaderboard import Verdict, with_corrected
 from v8.model.evaluation.metrics import FLAT_RETURN, Z_95
 from v8.model.evaluation.significance import BaselineComparison
-from v8.model.evaluation.verdict import Verdict, with_corrected
 from v8.profile.formulas import DAY_S, RANGE_TO_VARIANCE
 
 NAIVE: Final = "naive"

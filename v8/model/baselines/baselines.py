@@ -31,7 +31,7 @@ import importlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from importlib.util import find_spec
 from operator import attrgetter, methodcaller
 from types import ModuleType
@@ -42,6 +42,7 @@ import numpy as np
 
 from v8.base.arrays import MAX_STEPS_AGAIN, FloatArray, float32_step
 from v8.base.errors import SeriesError
+from v8.base.reading import read_yaml
 from v8.base.registry import Named, Registry, read_descriptions
 from v8.base.regression import least_absolute_errors, weighted_median
 from v8.data.market.series import iso
@@ -50,6 +51,7 @@ from v8.data.windows.span import WINDOWS_AT_ONCE, PastSpan, Span
 from v8.model.baselines import econometric, ranges
 from v8.profile.columns import BAND_PERIOD_BARS, CLOSE, OHLC, RANGE_BARS, TASK_OHLC
 from v8.profile.formulas import FLOOR_SHARE, recent_range
+from v8.profile.profile import config_path
 from v8.profile.quantile_levels import MEDIAN
 from v8.profile.tasks import BANDS_TASK, TASKS, Closes, future_weights
 
@@ -538,3 +540,20 @@ BASELINES: Final[Registry[Baseline]] = Registry(
 """All baselines; reports leave out those whose optional package is not installed."""
 
 _SHIPPED: Final = tuple(BASELINES.values())
+
+
+def reference_baseline(task: str) -> str | None:
+    """Return the name of the reference of a task: the baseline that is compared with every model.
+
+    `configs/references.yaml` names them, and says how they were chosen. None for a task of a plug-in, which
+    has none.
+
+    >>> reference_baseline("ohlc")
+    'log_har_clock'
+    """
+    return _references().get(task)
+
+
+@cache
+def _references() -> dict[str, str]:
+    return read_yaml(config_path("references"))

@@ -24,8 +24,13 @@ from v8.base.arrays import FloatArray
 from v8.base.errors import ArgumentError, listed
 from v8.data.market.series import Series
 from v8.model.baselines.baselines import NAIVE
-from v8.model.evaluation.bootstrap import PairedLosses, error_interval
-from v8.model.evaluation.field_measures import confidence_set, confidence_set_p_values, sampled_means
+from v8.model.evaluation.bootstrap import (
+    PairedLosses,
+    confidence_set,
+    confidence_set_p_values,
+    error_interval,
+    sampled_means,
+)
 from v8.model.evaluation.fold_losses import differences_by_close
 from v8.model.evaluation.leaderboard import median
 from v8.model.evaluation.significance import (

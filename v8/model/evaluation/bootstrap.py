@@ -1,8 +1,13 @@
-"""How sure the error of a model is, relative to a baseline's: an interval by a block bootstrap.
+"""What is computed by a block bootstrap: how sure a relative error is, and which forecasters are the best.
+
+A block bootstrap (Künsch 1989, doi:10.1214/aos/1176347265) draws blocks of windows again, because windows
+that overlap move together. `error_interval` is about the error of a model relative to a baseline's;
+`confidence_set_p_values` gives the model confidence set (Hansen, Lunde & Nason 2011, doi:10.3982/ECTA5771):
+the forecasters that cannot be told apart from the best. For the interval:
 
 Series rise and fall together, and the losses of neighbouring windows belong together, so neither series nor
 windows are independent draws. What is drawn again is therefore blocks of time, each for all series at once,
-and series, each with all its blocks and folds (a block bootstrap: Künsch 1989, doi:10.1214/aos/1176347265).
+and series, each with all its blocks and folds.
 In each draw the figure is computed as it is on the pages: of each series and fold the mean error of the model
 over that of the baseline, and the median of these.
 
@@ -15,17 +20,19 @@ over that of the baseline, and the median of these.
 
 tests/model/evaluation/test_bootstrap.py simulates how often the interval holds the true figure.
 
-Legend: B blocks, C cells (a series in a fold), S series, R draws, N windows of a cell.
+Legend: B blocks, C cells (a series in a fold), S series, R draws, N windows of a cell; of the confidence
+set N windows, M forecasters, B samples.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from v8.base.arrays import FloatArray
 from v8.model.evaluation.significance import degrees_of_freedom, min_windows
 
 NUM_DRAWS: Final = 1_000
@@ -119,3 +126,112 @@ def _stretch(num_blocks: int) -> float:
     upper = 1.0 - (1.0 - CONFIDENCE) / 2.0
     of_few = float(stdtrit(num_blocks - 1, upper)) / float(ndtri(upper))
     return of_few * math.sqrt(num_blocks / (num_blocks - 1))
+
+
+NUM_SAMPLES: Final = 1_000
+"""Bootstrap samples of a model confidence set."""
+
+SAMPLES_AT_ONCE: Final = 100  # bootstrap samples that are in memory together, fewer where windows are many
+COUNTS_AT_ONCE: Final = 1 << 20  # windows of all these samples: 8 MB for each of the arrays that they take
+
+SET_SEED: Final = 2011  # the same losses give the same set
+
+ROUNDING_SHARE: Final = 1e-13
+"""Share of the largest loss up to which differences of losses are rounding errors."""
+
+SET_ALPHA: Final = 0.10
+"""Forecasters whose p-value is below this are left out of the model confidence set, as in Hansen et al."""
+
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+def sampled_means(
+    losses: Mapping[Key, FloatArray], block_windows: int, num_samples: int = NUM_SAMPLES
+) -> dict[Key, FloatArray]:
+    """Return the mean of each loss in every sample of a circular block bootstrap, (B,), by the same keys.
+
+    Windows that overlap move together, so whole blocks are drawn; take at least the horizon. All losses have
+    the same samples.
+
+    Args:
+        losses: The loss of each window, (N,).
+        block_windows: Windows of a block.
+        num_samples: Number of samples.
+    """
+    losses_NM = np.stack(list(losses.values()), axis=1)
+    num_windows = len(losses_NM)
+    num_blocks = -(-num_windows // block_windows)
+    random = np.random.default_rng(SET_SEED)
+    starts_BK1 = random.integers(num_windows, size=(num_samples, num_blocks, 1))
+    num_at_once = min(SAMPLES_AT_ONCE, max(1, COUNTS_AT_ONCE // num_windows))
+    means = []
+    for first in range(0, num_samples, num_at_once):
+        blocks = starts_BK1[first : first + num_at_once] + np.arange(block_windows)
+        samples_BN = (blocks % num_windows).reshape(len(blocks), -1)[:, :num_windows]
+        # A product with counts takes a tenth of the time of looking up every window of every sample.
+        means.append(_counts(samples_BN) @ losses_NM / num_windows)
+    return dict(zip(losses, np.concatenate(means).T, strict=True))
+
+
+def _counts(samples_BN: NDArray[np.int64]) -> FloatArray:
+    """Return how often each sample holds each window, shape (B, N)."""
+    num_samples, num_windows = samples_BN.shape
+    first_of_sample = np.arange(num_samples)[:, None] * num_windows
+    counts = np.bincount((samples_BN + first_of_sample).ravel(), minlength=samples_BN.size)
+    return counts.reshape(samples_BN.shape).astype(np.float64)
+
+
+def confidence_set_p_values(
+    losses: Mapping[str, FloatArray], sampled: Mapping[str, FloatArray]
+) -> dict[str, float]:
+    """Return the p-value of each forecaster's place in the model confidence set, the worst one first.
+
+    The range statistic decides: the largest standardised difference of two mean losses. The forecaster with
+    it is eliminated, then the rest is tested again. Those whose p-value is at least `SET_ALPHA` are in the
+    set. Forecasters with the same loss in every window cannot be told apart; where two losses differ by one
+    constant in every window, the worse forecaster is certainly worse.
+
+    Args:
+        losses: The loss of each window, (N,), by forecaster.
+        sampled: Its mean in each bootstrap sample, (B,), by forecaster, see `sampled_means`.
+    """
+    names = list(losses)
+    losses_NM = np.stack([losses[name] for name in names], axis=1)
+    means_M = losses_NM.mean(axis=0)
+    sampled_BM = np.stack([sampled[name] for name in names], axis=1)
+    rounding = ROUNDING_SHARE * float(np.abs(losses_NM).max())
+    difference_MM = _without_rounding(means_M[:, None] - means_M, rounding)
+    sampled_BMM = sampled_BM[:, :, None] - sampled_BM[:, None, :] - difference_MM
+    sampled_BMM = _without_rounding(sampled_BMM, rounding)
+    deviation_MM = np.sqrt(np.square(sampled_BMM).mean(axis=0))
+    statistic_MM = _standardised(difference_MM, deviation_MM)
+    sampled_BMM = _standardised(sampled_BMM, deviation_MM)
+    left = [*range(len(names))]
+    p_values = {}
+    p_value = 0.0
+    while len(left) > 1:
+        among = np.ix_(left, left)
+        largest = statistic_MM[among].max()
+        of_samples_B = sampled_BMM[:, left][:, :, left].max(axis=(1, 2))
+        p_value = max(p_value, float((of_samples_B > largest).mean())) if largest > 0 else 1.0
+        worst = left[int(statistic_MM[among].max(axis=1).argmax())]
+        p_values[names[worst]] = p_value
+        left.remove(worst)
+    return {**p_values, names[left[0]]: 1.0}
+
+
+def _without_rounding(differences: FloatArray, rounding: float) -> FloatArray:
+    """Replace differences that are only rounding errors by zero."""
+    return np.where(np.abs(differences) <= rounding, 0.0, differences)
+
+
+def _standardised(differences: FloatArray, deviation_MM: FloatArray) -> FloatArray:
+    """Divide by the deviation; without one, 0 stays 0 and every other difference becomes infinite."""
+    limits = np.where(differences == 0.0, 0.0, np.copysign(np.inf, differences))
+    return np.asarray(np.divide(differences, deviation_MM, out=limits, where=deviation_MM > 0))
+
+
+def confidence_set(p_values: Mapping[str, float]) -> list[str]:
+    """Return the forecasters that cannot be told apart from the best, by `confidence_set_p_values`."""
+    return [name for name, p_value in p_values.items() if p_value >= SET_ALPHA]

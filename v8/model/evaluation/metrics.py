@@ -1,4 +1,6 @@
-"""Errors of point forecasts and of quantiles per step and column, and hit rates of the direction.
+"""What the forecasts of one model are measured by: errors, hit rates, and the importance of its inputs.
+
+Errors of point forecasts and of quantiles are given per step and column.
 
 Two units: *price* is the unit of the column (quote currency; volatility is unitless), *return* is the error
 divided by the last known close, so that coins of any price can be compared (volatility, which is unitless, is
@@ -12,26 +14,34 @@ level, and of calibrated intervals the narrower one is better. The open of the n
 rounding of its price: its intervals have no width, and whether they hold the actual value says nothing. Mean
 coverage and mean width leave such steps and columns out; pinball losses, which are errors, count them.
 
-Legend: N windows, H steps of the horizon, Q levels, I central intervals, C columns of a task.
+Other studies of volatility and of probability forecasts report QLIKE, the interval score and the regression
+of actual values on forecasts; with these, results are compared across studies.
+
+Legend: N windows, H steps of the horizon, Q levels, I central intervals, C columns of a task; of importance
+also W windows, T lookback, F features.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Final, Literal
+from statistics import median
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from v8.base.arrays import AnyFloatArray
+from v8.base.arrays import AnyFloatArray, FloatArray
 from v8.base.errors import SeriesError
-from v8.base.records import Count, Number
+from v8.base.records import Count, Number, Word
+from v8.base.wording import number
 from v8.data.windows.span import Span
-from v8.model.evaluation.field_measures import interval_scores, qlike
 from v8.model.evaluation.significance import diebold_mariano, num_effective
-from v8.profile.columns import CLOSE, OHLC, TASK_OHLC
+from v8.profile.columns import CLOSE, OHLC, TASK_OHLC, split_origin
+from v8.profile.formulas import ANCHORED_KINDS
+from v8.profile.indicators import FEATURES
 from v8.profile.quantile_levels import intervals, pinball
 from v8.profile.tasks import TASKS
 
@@ -404,3 +414,150 @@ def _mean(numbers: Iterable[float]) -> float:
 
 def _mean_of(cells: Cells) -> float:
     return _mean(cell for level in cells for row in level for cell in row)
+
+
+IMPORTANCE_WINDOWS: Final = 256  # windows that are used at most; they take 3 s of a core with `frontier`
+PERMUTATION_SEED: Final = 2001
+INPUT_KINDS: Final = {
+    "clock": r"(day|week)_",
+    "volume": r"volume",
+    "bands": r"bb_|rolled_",
+    "ranges": r"(recent_)?range|realised_|volatility|atr",
+    "candles": r"(open|high|low|close)$",
+}
+"""Kinds of inputs of the series itself, by the pattern that their names begin with; all others are moves."""
+
+Importance: TypeAlias = Mapping[Word, Mapping[Word, Number]]
+"""Error with one kind of inputs permuted divided by the error without, by kind and task, unitless."""
+
+
+def kind_of(name: str) -> str:
+    """Return the kind of an input.
+
+    >>> kind_of("range_240"), kind_of("rsi"), kind_of("BTCUSDT.close")
+    ('ranges', 'moves', 'beside')
+    """
+    origin, plain_name = split_origin(name)
+    if origin:
+        return "beside"
+    for kind, beginning in INPUT_KINDS.items():
+        if re.match(beginning, plain_name):
+            return kind
+    return "moves"
+
+
+def measure_importance(span: Span, forecast: Callable[[NDArray[np.float32]], Any]) -> Importance:
+    """Measure by how much a model's error grows when one kind of its inputs is permuted.
+
+    Some windows are taken at equal distances. One kind of inputs at a time is replaced by the same inputs of
+    another window, chosen at random (Breiman 2001, doi:10.1023/A:1010933404324). Inputs are permuted by
+    kinds, because inputs of one kind can replace each other. Prices and amounts are scaled to the newest
+    close of the window that receives them, because models read them relative to it.
+
+    Args:
+        span: Windows that the model was not fitted to.
+        forecast: Takes raw windows, shape (W, T, F), float32; returns the model's `Forecasts`.
+    """
+    chosen = Span(span.table, span.profile, span.anchors[:: -(-len(span) // IMPORTANCE_WINDOWS)])
+    windows_WTF = chosen.raw_windows()
+    names = span.profile.features
+    donor_W = np.random.default_rng(PERMUTATION_SEED).permutation(len(chosen))
+    in_closes_F = np.array([FEATURES[name].kind in ANCHORED_KINDS for name in names])
+    ratio_W1 = (chosen.last_close / chosen.last_close[donor_W])[:, None]
+    donated_WTF = windows_WTF[donor_W] * np.where(in_closes_F, ratio_W1, 1.0)[:, None]
+
+    def mean_errors(permuted_kind: str) -> dict[str, float]:
+        is_permuted_F = np.array([kind_of(name) == permuted_kind for name in names])
+        permuted_WTF = np.where(is_permuted_F, donated_WTF, windows_WTF).astype(np.float32)
+        points = forecast(permuted_WTF).points
+        errors = {}
+        for task, actual in chosen.actual.items():
+            scaled = (points[task] - actual) / chosen.unit(task)
+            errors[task] = float(np.abs(scaled).mean())
+        return errors
+
+    unchanged = mean_errors("")  # no input is of the kind "": nothing is permuted
+    return {
+        kind: {task: error / (unchanged[task] or 1.0) for task, error in mean_errors(kind).items()}
+        for kind in dict.fromkeys(map(kind_of, names))
+    }
+
+
+def importance_rows(importances: Sequence[Importance]) -> list[list[str]]:
+    """Return the rows of a table of medians over models: a row per kind, a column per task.
+
+    The rows are sorted by the last task, the most important kind first.
+    """
+    medians = {
+        kind: [median(importance[kind][task] for importance in importances) for task in tasks]
+        for kind, tasks in importances[0].items()
+    }
+    ranked = sorted(medians.items(), key=lambda row: -row[1][-1])
+    return [[kind, *map(number, values)] for kind, values in ranked]
+
+
+def qlike(actual_N: FloatArray, forecast_N: FloatArray) -> FloatArray:
+    """Return the QLIKE loss of variance forecasts: a / f - log(a / f) - 1, unitless, 0 or above.
+
+    After Patton (2011), doi:10.1016/j.jeconom.2010.03.034: it is zero for the actual variance, and the best
+    forecast is the mean variance even where the actual one is a noisy proxy.
+
+    It is not defined for an actual variance of zero, a window in which nothing moved; its loss is NaN. Leave
+    such windows out with `numpy.nanmean`. A forecast of zero has an infinite loss.
+
+    Args:
+        actual_N: Actual variances, or an unbiased proxy such as squared returns; any shape, 0 or above.
+        forecast_N: Forecast variances, same shape and unit, 0 or above.
+    """
+    is_defined = actual_N > 0
+    losses = np.full(np.shape(actual_N), np.nan)
+    with np.errstate(divide="ignore"):
+        ratio = np.divide(actual_N, forecast_N, out=np.ones_like(losses), where=is_defined)
+    is_finite = is_defined & np.isfinite(ratio)
+    losses[is_defined] = np.inf
+    losses[is_finite] = ratio[is_finite] - 1.0 - np.log(ratio[is_finite])
+    return losses
+
+
+def interval_scores(actual_N: FloatArray, low_N: FloatArray, high_N: FloatArray, share: float) -> FloatArray:
+    """Return the interval score of each window, in the unit of the values: its width plus weighted misses.
+
+    After Winkler (1972), doi:10.1080/01621459.1972.10481224.
+
+    Args:
+        actual_N: Actual values, any shape.
+        low_N: Lower ends, same shape.
+        high_N: Upper ends, same shape.
+        share: Nominal coverage of the interval, above 0 and below 1.
+    """
+    misses = np.maximum(low_N - actual_N, 0.0) + np.maximum(actual_N - high_N, 0.0)
+    return np.asarray(high_N - low_N + 2.0 / (1.0 - share) * misses)
+
+
+@dataclass(frozen=True)
+class CalibrationLine:
+    """The least-squares line actual value = intercept + slope x forecast."""
+
+    intercept: Number  # in the unit of the values; 0 without bias
+    slope: Number  # unitless; 1 without bias, below 1 where the forecast moves too much
+    r_squared: Number  # share of the variance of the actual values that the line explains, 0 to 1
+
+
+def mincer_zarnowitz(actual_N: FloatArray, forecast_N: FloatArray) -> CalibrationLine | None:
+    """Regress actual values on forecasts; None if the forecast is the same in every window.
+
+    After Mincer & Zarnowitz (1969): the intercept is 0 and the slope 1 for a forecast without bias.
+    """
+    forecast_mean = math.fsum(forecast_N) / len(forecast_N)
+    actual_mean = math.fsum(actual_N) / len(actual_N)
+    forecast_moves = forecast_N - forecast_mean
+    actual_moves = actual_N - actual_mean
+    spread = float(forecast_moves @ forecast_moves)
+    if np.ptp(forecast_N) == 0.0 or spread == 0.0:
+        return None
+    slope = float(forecast_moves @ actual_moves) / spread
+    total = float(actual_moves @ actual_moves)
+    explained = slope**2 * spread / total if total else 1.0
+    return CalibrationLine(
+        intercept=actual_mean - slope * forecast_mean, slope=slope, r_squared=min(explained, 1.0)
+    )

@@ -7,7 +7,8 @@
    compared, because the client does not compare them. A file that arrives damaged is downloaded once more,
    and a damaged one in the cache is replaced.
 5. Model files are checked without loading them (`v8.forecaster.model_file`, `v8.forecaster.onnx_contents`).
-6. Where both can be computed, the two files of a model must forecast the same (`v8.forecaster.onnx_checks`).
+6. Where both can be computed, the two files of a model must forecast the same
+   (`v8.forecaster.shared_models`).
 
 Nothing is written outside the client's cache. Without an answer from the Hub, or with HF_HUB_OFFLINE, a
 revision is used if it is complete in the cache, and reported as cached; an incomplete one is refused. When
@@ -30,7 +31,7 @@ from v8.base.storage import digest_file
 from v8.data.market.series import series_advice
 from v8.forecaster.metadata import MODEL_FILE, ONNX_FILE, Metadata, read_metadata
 from v8.forecaster.model_file import MAX_TEXT_BYTES, MAX_UNPACKED_BYTES, check_keras_file, require_made_for
-from v8.forecaster.onnx_checks import ModelComparison, can_compare, require_own_onnx
+from v8.forecaster.shared_models import ModelComparison, can_compare, require_own_onnx
 from v8.publish.hub import TOKEN_PAGE
 from v8.publish.hub.client import (
     HubRepo,

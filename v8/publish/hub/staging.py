@@ -27,7 +27,6 @@ from v8.forecaster.metadata import (
     read_metadata,
 )
 from v8.forecaster.model_file import MAX_UNPACKED_BYTES, check_keras_file, require_made_for
-from v8.forecaster.onnx_checks import require_own_onnx
 from v8.forecaster.series_artifact import (
     FORECASTS_FILE,
     README_FILE,
@@ -35,6 +34,7 @@ from v8.forecaster.series_artifact import (
     artifact_readme,
     read_sample,
 )
+from v8.forecaster.shared_models import require_own_onnx
 from v8.forecaster.standalone import FEATURES_FILE, features_file
 from v8.model.evaluation.leaderboard import (
     LEADERBOARD_FILE,

@@ -21,7 +21,6 @@ from v8.forecaster.metadata import ONNX_FILE, MachineInfo, Metadata
 from v8.forecaster.series_artifact import covariate_note
 from v8.forecaster.standalone import FEATURES_FILE, obstacle
 from v8.model.evaluation.evaluation import MODEL
-from v8.model.evaluation.importance import importance_rows
 from v8.model.evaluation.leaderboard import (
     LeaderboardRow,
     SeriesResult,
@@ -30,6 +29,7 @@ from v8.model.evaluation.leaderboard import (
     rank_results,
     untested,
 )
+from v8.model.evaluation.metrics import importance_rows
 from v8.model.evaluation.price_range import RANGE_SHARE, pooled
 from v8.model.evaluation.significance import ALPHA
 from v8.profile.columns import is_covariate, neighbours

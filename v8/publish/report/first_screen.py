@@ -1,6 +1,6 @@
 """What a report shows first: the verdict on each task as two differences, beside candles and their forecasts.
 
-The numbers are those of the verdicts that are stored with the series (`v8.model.evaluation.verdict`), as
+The numbers are those of the verdicts that are stored with the series (`v8.model.evaluation.leaderboard`), as
 medians over the series; nothing is computed another way here.
 """
 

@@ -31,8 +31,7 @@ from v8.forecaster.series_artifact import (
 from v8.forecaster.standalone import FEATURES_FILE, features_file
 from v8.model.evaluation import leaderboard
 from v8.model.evaluation.bootstrap import ErrorInterval
-from v8.model.evaluation.leaderboard import LeaderboardRow, SeriesResult
-from v8.model.evaluation.verdict import Verdicts, verdicts_of
+from v8.model.evaluation.leaderboard import LeaderboardRow, SeriesResult, Verdicts, verdicts_of
 from v8.publish.report import page, series_section
 from v8.publish.report.markup import DEMO_WARNING, Html
 from v8.publish.report.verdict import headline_intervals

@@ -25,13 +25,12 @@ from v8.data.windows.dataset import SPANS, WindowCounts
 from v8.forecaster.metadata import HISTORY_FILE, METADATA_FILE
 from v8.forecaster.series_artifact import FORECASTS_FILE, ForecastSample
 from v8.model.evaluation.evaluation import MODEL, EvaluatedTask, Evaluation, QuantileEvaluation
-from v8.model.evaluation.importance import Importance, importance_rows
 from v8.model.evaluation.leaderboard import (
     LeaderboardRow,
     SeriesResult,
     TrainingHistory,
 )
-from v8.model.evaluation.metrics import StepDirection
+from v8.model.evaluation.metrics import Importance, StepDirection, importance_rows
 from v8.model.evaluation.price_range import RANGE_SHARE, RangeCoverage
 from v8.profile.quantile_levels import interval_names, percent_of
 from v8.profile.tasks import TASKS

@@ -29,8 +29,8 @@ from v8.annexes.live.app.tiles import (
 from v8.base.errors import DataError
 from v8.data.market.series import Series
 from v8.data.market.sources.source import open_source
+from v8.model.evaluation.leaderboard import Verdict
 from v8.model.evaluation.significance import BaselineComparison
-from v8.model.evaluation.verdict import Verdict
 
 
 def compared(ratio: float, p_value: float | None, baseline: str = "har") -> BaselineComparison:

@@ -15,8 +15,7 @@ from v8.annexes.live.ledger.database import Ledger
 from v8.annexes.live.ledger.entries import Entry, Score
 from v8.annexes.live.ledger.record import live_losses
 from v8.data.market.series import Series
-from v8.model.evaluation.decay import detect_decay
-from v8.model.evaluation.evaluation import Evaluation
+from v8.model.evaluation.evaluation import Evaluation, detect_decay
 from v8.model.evaluation.significance import Losses
 
 BTC = Series("BTCUSDT", "15m")

@@ -33,8 +33,7 @@ from v8.data.market.sources.demo import DemoSource
 from v8.data.market.sources.source import CandleSource
 from v8.forecaster.forecaster import Forecaster
 from v8.forecaster.metadata import Metadata, read_metadata
-from v8.forecaster.runtimes import KERAS
-from v8.forecaster.shared_models import SharedModels
+from v8.forecaster.shared_models import KERAS, SharedModels
 from v8.model.evaluation.leaderboard import LeaderboardRow, rank_results
 from v8.profile.columns import BAND_PERIOD_BARS, CLOSE, VOLATILITY
 from v8.profile.formulas import DAY_S

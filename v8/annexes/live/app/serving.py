@@ -18,7 +18,7 @@ from v8.base.starting import quiet_start
 from v8.base.terminal import print_message
 from v8.cli.shared import LOOPBACK, settle_process
 from v8.data.market.sources.source import CandleSource, present_of
-from v8.forecaster.runtimes import AUTO
+from v8.forecaster.shared_models import AUTO
 from v8.runs.run_folder import folder_advice
 
 HUB_PAGE: Final = "https://huggingface.co"

@@ -31,7 +31,7 @@ from v8.data.windows.scaling import fit_scaling
 from v8.data.windows.span import Span
 from v8.forecaster.metadata import METADATA_FILE, read_metadata
 from v8.model.baselines.baselines import BASELINES, Forecast
-from v8.model.evaluation.verdict import references
+from v8.model.evaluation.leaderboard import references
 from v8.profile.formulas import DAY_S
 from v8.profile.indicators import warmup_bars
 from v8.profile.profile import Profile

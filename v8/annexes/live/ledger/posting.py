@@ -40,10 +40,9 @@ from v8.base.storage import digest_json
 from v8.data.market.series import iso
 from v8.forecaster.forecaster import Forecaster
 from v8.model.baselines.baselines import NAIVE
-from v8.model.evaluation.decay import detect_decay
-from v8.model.evaluation.evaluation import MODEL
+from v8.model.evaluation.evaluation import MODEL, detect_decay
+from v8.model.evaluation.leaderboard import references
 from v8.model.evaluation.price_range import PriceRange
-from v8.model.evaluation.verdict import references
 from v8.profile.columns import CLOSE, TASK_OHLC, TASK_VOLATILITY
 from v8.profile.formulas import DAY_S
 

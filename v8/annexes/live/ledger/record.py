@@ -49,12 +49,11 @@ from v8.base.errors import listed
 from v8.base.language import say
 from v8.base.wording import Table, number, p_value, percent, plural
 from v8.data.market.series import Series, iso
-from v8.model.baselines.baselines import NAIVE
-from v8.model.baselines.references import reference_baseline
+from v8.model.baselines.baselines import NAIVE, reference_baseline
 from v8.model.evaluation.board import Comparison, SharedLosses, Target, comparison_rows
 from v8.model.evaluation.evaluation import MODEL
+from v8.model.evaluation.leaderboard import Verdict, with_corrected
 from v8.model.evaluation.significance import BaselineComparison, Losses, best_of, is_equal, reading_marks
-from v8.model.evaluation.verdict import Verdict, with_corrected
 from v8.profile.formulas import DAY_S
 from v8.profile.tasks import TASKS
 

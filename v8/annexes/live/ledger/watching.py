@@ -36,8 +36,7 @@ from v8.data.market.companions import Companions
 from v8.data.market.series import Series, iso, series_advice
 from v8.data.market.sources.source import CandleSource, PrefetchesCandles, present_of
 from v8.forecaster.forecaster import Forecaster
-from v8.forecaster.runtimes import KERAS
-from v8.forecaster.shared_models import SharedModels
+from v8.forecaster.shared_models import KERAS, SharedModels
 from v8.model.evaluation.evaluation import MODEL
 from v8.profile.formulas import DAY_S
 from v8.profile.quantile_levels import outer, quantile_column

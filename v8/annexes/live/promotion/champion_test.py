@@ -32,11 +32,10 @@ from v8.data.windows.span import Span
 from v8.forecaster.forecaster import Forecaster
 from v8.forecaster.shared_models import SharedModels
 from v8.model.baselines.baselines import NAIVE, TaskForecasts
-from v8.model.evaluation.decay import is_worse, too_few_windows
-from v8.model.evaluation.evaluation import MODEL, Evaluation, evaluate_windows
+from v8.model.evaluation.evaluation import MODEL, Evaluation, evaluate_windows, is_worse, too_few_windows
+from v8.model.evaluation.leaderboard import references
 from v8.model.evaluation.metrics import measure_errors, measure_quantiles
 from v8.model.evaluation.significance import Significance
-from v8.model.evaluation.verdict import references
 from v8.profile.profile import Profile
 from v8.profile.quantile_levels import interval_names
 

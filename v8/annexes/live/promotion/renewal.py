@@ -58,13 +58,12 @@ from v8.data.market.sources.source import CandleSource, PrefetchesCandles
 from v8.data.windows.dataset import whole_span
 from v8.forecaster.forecaster import Forecaster
 from v8.forecaster.metadata import ONNX_FILE, Metadata, not_evaluated, read_metadata
-from v8.forecaster.runtimes import has_onnx_packages
+from v8.forecaster.shared_models import has_onnx_packages
 from v8.model.baselines.baselines import BASELINES, NAIVE
-from v8.model.evaluation.decay import detect_decay, too_few_windows
-from v8.model.evaluation.evaluation import MODEL
+from v8.model.evaluation.evaluation import MODEL, detect_decay, too_few_windows
+from v8.model.evaluation.leaderboard import references
 from v8.model.evaluation.metrics import measure_errors
 from v8.model.evaluation.significance import Losses
-from v8.model.evaluation.verdict import references
 from v8.profile.formulas import DAY_S
 from v8.profile.profile import network_outputs, recorded_profile
 from v8.runs.events import Event, Note, RunSummary, SeriesOutcome, run_isolated
