@@ -27,7 +27,7 @@ sys.path.insert(0, str(REPOSITORY))
 
 from v8.base.child import ChildCall, run_in_children
 from v8.base.hardware import SINGLE_THREADED
-from v8.model.networks.loops import STEPS_PER_TRIP, STEPS_VARIABLE
+from v8.model.networks.programs import STEPS_PER_TRIP, STEPS_VARIABLE
 from v8.profile.profile import Profile, load_profile
 from v8.runs.machine.choices import FORMATS, GPU_LOOPS, MeasurementRequest, take_measurements
 

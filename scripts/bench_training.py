@@ -23,7 +23,7 @@ and at others, each a table of its own, because another batch size is another tr
   of the GPU, or of the process.
 - ceiling: matmuls in float32 and bfloat16, by the backend and by PyTorch; the largest rate counts. A
   contender on some of the cores is compared with their share. Per cent come from the formula in
-  v8/model/networks/cost.py.
+  v8/model/networks/programs.py.
 
 On a CPU stock and torch train in a single-threaded process a core, their speeds added, and in one process on
 all threads; the product in a process a core; a fleet in one single-threaded process. On a GPU each is one
@@ -60,7 +60,7 @@ from training_bench.series import with_batch
 from training_bench.showing import plot, show
 
 from v8.base.hardware import describe_machine, num_usable_cores
-from v8.model.networks.cost import training_flop_per_window
+from v8.model.networks.programs import training_flop_per_window
 from v8.profile.profile import Profile, load_profile
 from v8.runs.engines import DEVICES
 

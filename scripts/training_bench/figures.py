@@ -12,7 +12,7 @@ from typing import Any
 
 from training_bench.contenders import FORMATS, Contender
 from v8.data.windows.dataset import split_rows, table_columns
-from v8.model.networks.cost import TRAINING_TO_FORWARD_FLOP, ceiling_pct, training_flop_per_window
+from v8.model.networks.programs import TRAINING_TO_FORWARD_FLOP, ceiling_pct, training_flop_per_window
 from v8.profile.indicators import warmup_bars
 from v8.profile.profile import Profile
 

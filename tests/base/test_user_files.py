@@ -24,7 +24,7 @@ from v8.data.features.table import compute_table
 from v8.data.market.series import Series
 from v8.data.market.sources.source import open_source
 from v8.data.market.store import CandleStore
-from v8.model.training.checkpoint import Checkpoint
+from v8.model.training.state import Checkpoint
 from v8.runs.machine.choices import cached_measurement
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes in folders are a matter of Unix")

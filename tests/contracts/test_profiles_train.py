@@ -15,7 +15,7 @@ from v8.data.windows.batches import FleetWindows
 from v8.data.windows.dataset import prepare_series
 from v8.data.windows.span import Span
 from v8.forecaster.model_file import check_keras_file
-from v8.model.training.epoch_input import on_device
+from v8.model.training.state import on_device
 from v8.model.training.trainer import FleetMember, Trainer
 from v8.profile.profile import load_profile
 from v8.profile.tasks import TASKS

@@ -22,8 +22,8 @@ from tiny_profiles import demo_table, tiny_profile
 import v8
 from v8.base.errors import ProfileError
 from v8.data.windows.dataset import prepare_series
-from v8.model.networks.cost import training_flop_per_window
 from v8.model.networks.networks import build_network, counterparts
+from v8.model.networks.programs import training_flop_per_window
 from v8.model.networks.stacked_layers import TWINS, StackedLayer, twin_of
 from v8.profile.families import FAMILIES
 from v8.profile.families.family import Family, Layers, NetworkSettings, NetworkShape, Units, dense_flop

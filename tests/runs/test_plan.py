@@ -10,7 +10,7 @@ from tiny_profiles import demo_data, tiny_profile
 
 from v8.base.errors import DataError
 from v8.data.market.series import Series, load_universe
-from v8.model.networks.cost import training_flop_per_window
+from v8.model.networks.programs import training_flop_per_window
 from v8.profile.profile import load_profile
 from v8.runs.plan import count_windows, make_plan, series_seed, smoke_bars
 

@@ -1,7 +1,7 @@
 """Ctrl-C ends a process at its next safe moment, within `EXIT_TIMEOUT_S`; a second Ctrl-C immediately.
 
 A KeyboardInterrupt that is raised inside TensorFlow can corrupt its memory (2.21 on Linux, in a generator
-that `tf.data` called: every second Ctrl-C ended in an abort; `v8.model.training.epoch_input` calls Python in
+that `tf.data` called: every second Ctrl-C ended in an abort; `v8.model.training.state` calls Python in
 a thread that no signal reaches). So during training a signal handler only records the signal, and the trainer
 checks the record between two batches.
 

@@ -30,7 +30,7 @@ from v8.base.invocation import children_with_safe_path
 from v8.base.registry import require_package
 from v8.base.starting import quiet_start
 from v8.base.variables import with_variables
-from v8.model.training.programs import kept_programs
+from v8.model.networks.programs import kept_programs
 from v8.runs.events import Note, SeriesOutcome
 from v8.runs.jobs import Engine, Job
 from v8.runs.machine.choices import AUTO, measured_workers

@@ -29,7 +29,7 @@ from v8.base.variables import with_variables
 from v8.data.market.series import Series
 from v8.data.market.sources.source import CandleSource, dataset_of, folder_of
 from v8.forecaster.metadata import ERROR_FILE, redo_offered
-from v8.model.networks.loops import Loops
+from v8.model.networks.programs import Loops
 from v8.profile.profile import Profile
 from v8.runs.estimate import ProgressEstimate, save_cost
 from v8.runs.events import Event, GettingReady, Note, RunSummary, SeriesOutcome, SeriesStarted

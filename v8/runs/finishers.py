@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from v8.base.hardware import has_gpu, num_usable_cores, process_variables
 from v8.base.starting import quiet_start
 from v8.data.features.store import FeatureStore
-from v8.model.training.programs import kept_programs
+from v8.model.networks.programs import kept_programs
 from v8.profile.profile import Profile
 from v8.runs.jobs import DeviceSettings, Job
 from v8.runs.machine.choices import affordable_workers

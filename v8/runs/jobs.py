@@ -7,7 +7,7 @@ from pathlib import Path
 
 from v8.data.market.candles import Candles
 from v8.data.market.series import Series
-from v8.model.networks.loops import Loops
+from v8.model.networks.programs import Loops
 from v8.profile.profile import Profile
 from v8.runs.events import SeriesOutcome
 from v8.runs.observers import RunObserver

@@ -41,7 +41,7 @@ from v8.base.resources import resource_scope
 from v8.base.starting import quiet_start
 from v8.base.variables import with_variables
 from v8.data.market.series import Series
-from v8.model.training.programs import kept_programs
+from v8.model.networks.programs import kept_programs
 from v8.profile.profile import Profile
 from v8.runs.events import Event, Note, SeriesOutcome
 from v8.runs.jobs import Engine, Job

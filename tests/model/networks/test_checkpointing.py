@@ -17,18 +17,18 @@ from float32_steps import assert_within_steps
 from keras import ops
 from tiny_profiles import tiny_profile
 
-from v8.model.networks.gradients import checkpointed, gradients_of
 from v8.model.networks.networks import ACTUAL, WINDOW, build_network
 from v8.model.training.probe import random_batch
-from v8.model.training.step import compiled_step, flattened, initial_state, unflattened
+from v8.model.training.state import flattened, initial_state, unflattened
+from v8.model.training.step import checkpointed, compiled_step, gradients_of
 from v8.profile.families import FAMILIES
 from v8.profile.profile import Profile
 
 MEMORY = """
 import json, jax, keras
 from keras import layers, ops
-from v8.model.networks.gradients import checkpointed
-from v8.model.networks.gradients import gradients_of
+from v8.model.training.step import checkpointed
+from v8.model.training.step import gradients_of
 
 x = first = keras.Input((64,))
 for number in range(16):

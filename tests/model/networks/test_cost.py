@@ -9,8 +9,8 @@ import keras
 import pytest
 from tiny_profiles import tiny_profile
 
-from v8.model.networks.cost import training_flop_per_window
 from v8.model.networks.networks import build_network
+from v8.model.networks.programs import training_flop_per_window
 
 
 def test_a_newest_row_network_costs_its_dense_layers_and_one_number_a_task_and_step() -> None:

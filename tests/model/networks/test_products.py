@@ -11,10 +11,9 @@ from float32_steps import assert_within_steps
 from keras import ops
 from tiny_profiles import tiny_profile
 
-from v8.model.networks.gradients import gradients_of
 from v8.model.networks.networks import build_network, stack
 from v8.model.networks.products import ALL_KINDS, FLOAT32, Products, products_of
-from v8.model.training.step import _compiled
+from v8.model.training.step import _compiled, gradients_of
 
 pytestmark = pytest.mark.tf
 

@@ -11,11 +11,10 @@ from fleets import fleet_of
 from float32_steps import assert_within_steps
 from keras import ops
 
-from v8.model.networks.networks import counterparts, stack
+from v8.model.networks.networks import counterparts, in_trips, stack
 from v8.model.networks.products import FLOAT32, Products
 from v8.model.networks.recurrence import LSTM
 from v8.model.networks.stacked_layers import uniform_by_model
-from v8.model.networks.trips import in_trips
 from v8.model.training.step import _compiled
 
 pytestmark = pytest.mark.tf

@@ -16,7 +16,7 @@ from keras import ops
 from tiny_profiles import demo_data, tiny_profile
 
 from v8.data.windows.batches import FleetWindows, gathered
-from v8.model.training.epoch_input import epoch_dataset, epoch_iterator, on_device
+from v8.model.training.state import epoch_dataset, epoch_iterator, on_device
 from v8.model.training.trainer import FleetMember, Trainer
 
 SEEDS = [7, 8]
@@ -107,7 +107,7 @@ import os, signal, sys, threading
 sys.path[:0] = [{tests!r}, {tests!r} + "/parts"]
 from tiny_profiles import demo_table, tiny_profile
 from v8.base.interruption import deferred_interrupts
-from v8.model.training.epoch_input import epoch_iterator
+from v8.model.training.state import epoch_iterator
 from v8.data.windows.batches import FleetWindows
 from v8.data.windows.dataset import prepare_series
 profile = tiny_profile()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tiny_profiles import tiny_profile
 
-from v8.model.networks.cost import ceiling_pct, training_flop_per_window
+from v8.model.networks.programs import ceiling_pct, training_flop_per_window
 from v8.model.training import probe
 from v8.profile.profile import Profile, load_profile
 

@@ -18,7 +18,7 @@ TRAINING = """
 import json, os, sys
 from pathlib import Path
 from v8.base.storage import digest_bytes
-from v8.model.training.programs import kept_programs
+from v8.model.networks.programs import kept_programs
 
 def found():
     (passing,) = Path(os.environ["V8_HOME"], "programs").glob("passing-*")
@@ -38,7 +38,7 @@ with kept_programs():
 """
 FLAGS = """
 import os
-from v8.model.training.programs import kept_programs
+from v8.model.networks.programs import kept_programs
 with kept_programs():
     print(os.environ.get("TF_XLA_FLAGS"))
 print(os.environ.get("TF_XLA_FLAGS"))

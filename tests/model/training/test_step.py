@@ -16,7 +16,8 @@ from v8.data.windows.batches import Batch, FleetWindows, num_batches
 from v8.data.windows.dataset import SeriesData
 from v8.model.networks.networks import build_network
 from v8.model.training.probe import keras_optimizer
-from v8.model.training.step import FleetState, compiled_step, flattened, initial_state, unflattened
+from v8.model.training.state import FleetState, flattened, initial_state, unflattened
+from v8.model.training.step import compiled_step
 from v8.profile.profile import Profile
 
 pytestmark = pytest.mark.tf

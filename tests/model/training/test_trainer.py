@@ -22,9 +22,8 @@ from v8.base.errors import ArtifactError, DivergedError
 from v8.data.windows.dataset import SeriesData, prepare_series
 from v8.data.windows.span import Span
 from v8.model.baselines.ranges import fit_formulas
-from v8.model.training.checkpoint import Checkpoint, Progress
 from v8.model.training.progress import EpochRecord, LossPatience
-from v8.model.training.step import FleetState
+from v8.model.training.state import Checkpoint, FleetState, Progress
 from v8.model.training.trainer import FleetMember, InitialWeights, Trainer, TrainingResult, _FleetFit
 
 pytestmark = pytest.mark.tf
@@ -252,7 +251,7 @@ def of_another_type(path: Path) -> None:
 def of_another_format(path: Path) -> None:
     checkpoint = Checkpoint.load(path, identity_in(path))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("v8.model.training.checkpoint.CHECKPOINT_FORMAT", 99)
+        patch.setattr("v8.model.training.state.CHECKPOINT_FORMAT", 99)
         checkpoint.save(path)
 
 

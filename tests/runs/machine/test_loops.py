@@ -12,8 +12,7 @@ import pytest
 from tiny_profiles import tiny_profile
 
 from v8.base.child import ChildResult
-from v8.model.networks.cost import training_flop_per_window
-from v8.model.networks.loops import STEPS_VARIABLE, Loops
+from v8.model.networks.programs import STEPS_VARIABLE, Loops, training_flop_per_window
 from v8.profile.profile import Profile, load_profile
 from v8.runs.machine import choices
 from v8.runs.machine.choices import (

@@ -32,7 +32,7 @@ from v8.data.market.series import Series
 from v8.data.market.sources.source import CandleSource, open_source
 from v8.data.windows.dataset import table_columns
 from v8.forecaster.metadata import HISTORY_FILE, Metadata, read_metadata
-from v8.model.networks.cost import training_flop_per_window
+from v8.model.networks.programs import training_flop_per_window
 from v8.profile.profile import Profile, recorded_profile
 from v8.publish.report.outputs import ReportWriter
 from v8.runs.engines import choose_device

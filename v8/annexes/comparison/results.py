@@ -15,7 +15,7 @@ import pandas as pd
 
 from v8.base.hardware import describe_machine, versions
 from v8.base.language import say
-from v8.model.networks.cost import ceiling_pct
+from v8.model.networks.programs import ceiling_pct
 from v8.profile.profile import Profile
 from v8.profile.tasks import TASKS
 from v8.runs.run_folder import now_iso

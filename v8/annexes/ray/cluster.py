@@ -43,7 +43,7 @@ from v8.base.resources import resource_scope
 from v8.base.starting import light_start
 from v8.base.storage import aside_of, digest_bytes, home, passing_folder, sweep
 from v8.base.variables import with_variables
-from v8.model.training.programs import kept_programs
+from v8.model.networks.programs import kept_programs
 from v8.runs.events import Event, Note, SeriesOutcome
 from v8.runs.jobs import Engine, Job
 from v8.runs.observers import EventCallback, RunObserver, warnings_as_notes

@@ -13,7 +13,7 @@ about twice as fast on a CPU as a batched one.
 
 Outputs are in the time order of the inputs, whichever direction the layer reads them in.
 
-On a GPU every kernel of every step costs a launch: `v8.model.networks.trips` has the same loops with fewer
+On a GPU every kernel of every step costs a launch: `v8.model.networks.networks` has the same loops with fewer
 kernels.
 
 Shape legend: B batch, M model, T time, F features, U units, G gates times units (4U LSTM, 3U GRU).
@@ -70,7 +70,7 @@ def recurrent(
 
     Args:
         cell: `LSTM`, or `GRU`, which resets after the matmul; or one of them as
-        `v8.model.networks.trips.in_trips`
+        `v8.model.networks.networks.in_trips`
             returns it.
         x_BMTF: Inputs, floating; its dtype is the dtype of all the arithmetic.
         weights: Kernel (M, F, G), recurrent kernel (M, U, G) and bias (M, G); the bias of a GRU is that of

@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 from v8.base.hardware import backend, backend_name, cuda_versions, device_of, gpu_models, has_gpu
 from v8.data.windows.batches import Indices, Tables, padded_rows
 from v8.data.windows.dataset import table_columns
-from v8.model.networks.cost import training_flop_per_window
 from v8.model.networks.networks import build_network
+from v8.model.networks.programs import training_flop_per_window
 from v8.model.networks.stacked_layers import StackedLSTM
-from v8.model.training.step import FleetState, initial_state
+from v8.model.training.state import FleetState, initial_state
 from v8.model.training.trainer import Trainer
 from v8.profile.indicators import warmup_bars
 from v8.profile.profile import Profile

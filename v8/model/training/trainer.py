@@ -39,12 +39,18 @@ from v8.data.windows.batches import FleetWindows, Indices, Tables, num_batches
 from v8.data.windows.dataset import SeriesData
 from v8.model.networks import networks
 from v8.model.networks.products import products_of
+from v8.model.networks.programs import keep_new_programs
 from v8.model.networks.serving import ServingGraph, ServingModel
-from v8.model.training.checkpoint import Checkpoint
-from v8.model.training.epoch_input import epoch_iterator, on_device
-from v8.model.training.programs import keep_new_programs
 from v8.model.training.progress import EpochRecord, LossPatience, Progress, rate_at
-from v8.model.training.step import FleetState, compiled_loss, compiled_table_step, initial_state, unflattened
+from v8.model.training.state import (
+    Checkpoint,
+    FleetState,
+    epoch_iterator,
+    initial_state,
+    on_device,
+    unflattened,
+)
+from v8.model.training.step import compiled_loss, compiled_table_step
 from v8.profile.profile import Profile
 
 VALIDATION_BATCH = 64

@@ -54,8 +54,7 @@ from v8.base.records import Count, Number, adapter
 from v8.base.starting import light_start
 from v8.base.storage import digest_json, home, write_cache
 from v8.base.variables import with_variables
-from v8.model.networks.cost import training_flop_per_window
-from v8.model.networks.loops import STEPS_VARIABLE, Loops
+from v8.model.networks.programs import STEPS_VARIABLE, Loops, training_flop_per_window
 from v8.profile.profile import Profile
 
 AUTO: Final = "auto"

@@ -1,4 +1,6 @@
-"""A cache of compiled programs for later processes.
+"""Compiled programs: what a training step costs, the forms of its loops, and a cache for later processes.
+
+All of it is apart from Keras, so that a module that only chooses among the forms can import it.
 
 Compilation by XLA is most of the start-up time: seconds to a minute for one training step. TensorFlow can
 read compiled programs from a folder and write them there (`--tf_xla_persistent_cache_directory`), but it does
@@ -21,7 +23,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from packaging.version import Version
 
@@ -29,6 +31,7 @@ from v8.base.hardware import identity, processor_flags
 from v8.base.reading import read_given
 from v8.base.storage import digest_bytes, digest_json, home, passing_folder, write_cache
 from v8.base.variables import with_variables
+from v8.profile.profile import Profile
 
 PROGRAMS_FORMAT: Final = 1
 FIRST_VERSION: Final = Version("2.21")
@@ -157,3 +160,60 @@ def _can_be_used() -> bool:
     is_processor_known = processor_flags() != ""
     is_imported = "tensorflow" in sys.modules
     return is_new and is_backend and not has_own_folder and is_processor_known and not is_imported
+
+
+Loops = Literal[
+    "stepwise",
+    "whole",
+    "whole_of_16",
+    "gpu",
+    "gpu_trips_of_4",
+    "gpu_trips_of_10",
+    "gpu_trips_of_60",
+    "gpu_command_buffers",
+    "gpu_unrolled_command_buffers",
+    "gpu_small_command_buffers",
+    "gpu_double_buffering",
+]
+"""A form, as `run.json` stores it.
+
+On a CPU `stepwise` runs each operation of a time step as one task; the others are fused loops, one kernel for
+the whole loop, and differ in the tiles of its matrix products (`v8.runs.machine.choices.FLAGS`). On a GPU:
+how kernels are launched (`v8.runs.machine.choices.GPU_LOOPS`)."""
+
+
+STEPS_PER_TRIP: Final = 6
+"""The default: more steps hardly save kernels, and take much longer to compile."""
+STEPS_VARIABLE: Final = "V8_STEPS_PER_TRIP"
+"""Environment variable by which `v8.runs.machine.choices` passes another number to the processes of a run.
+Where it is set, loops have that form without a GPU, too, so that the form can be tested."""
+
+
+def chosen_steps_per_trip() -> int:
+    """Return the number of time steps in one trip of a loop on a GPU, at least 2."""
+    return int(os.environ.get(STEPS_VARIABLE, STEPS_PER_TRIP))
+
+
+TRAINING_TO_FORWARD_FLOP = 3
+"""A training step costs three forward passes: forward, gradient of inputs, gradient of weights."""
+
+
+def training_flop_per_window(profile: Profile) -> float:
+    """Count the floating-point operations of training on one window, as the network's family counts them.
+
+    >>> from v8.profile.profile import load_profile
+    >>> round(training_flop_per_window(load_profile("aligned")) / 1e6)
+    127
+    """
+    return TRAINING_TO_FORWARD_FLOP * profile.family.forward_flop(profile.network, profile.shape)
+
+
+def ceiling_pct(windows_per_s: float, flop_per_window: float, gflop_per_s: float) -> float:
+    """Return how many per cent of a matmul rate of the same cores or device a training speed reaches.
+
+    Args:
+        windows_per_s: Training speed.
+        flop_per_window: Floating-point operations of training on one window.
+        gflop_per_s: The matmul rate, single precision; 16-bit arithmetic may exceed 100 % of it.
+    """
+    return 100 * windows_per_s * flop_per_window / (1e9 * gflop_per_s)
