@@ -198,7 +198,7 @@ def test_a_published_model_that_says_something_else_is_not_evaluated(data: Serie
     network = opinionated_network(data)
     model = serving_model(data, network)
     calibrate(model, data)
-    resampled = next(layer for layer in model._model.layers if layer.name == "ensemble_paths")
+    resampled = next(layer for layer in model.keras_model.layers if layer.name == "ensemble_paths")
     resampled.set_weights([3.0 * np.asarray(weight) for weight in resampled.weights])
     with pytest.raises(ArtifactError) as refused:
         model.forecast_span(data.spans["test"])

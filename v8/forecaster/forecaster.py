@@ -275,7 +275,7 @@ class Forecaster:
         """Forecast as `outlook` does from candles of `joined`."""
         forecast, table = self._forecast_newest(candles)
         ahead = None
-        if self._has_price_range:
+        if self.quantiles and self.model.up_to(PATH_LAYERS) is not None:
             ahead = range_of(self._all_paths(candles, forecast, table))
         return Outlook(forecast, ahead, self._distances(table))
 
@@ -331,11 +331,6 @@ class Forecaster:
         chosen_PHC = np.random.default_rng(seed).permutation(paths_PHC)[:num_paths]
         index = pd.MultiIndex.from_product([range(len(chosen_PHC)), forecast.index], names=[PATH, OPEN_TIME])
         return pd.DataFrame(chosen_PHC.reshape(-1, len(OHLC)), index=index, columns=list(OHLC))
-
-    @property
-    def _has_price_range(self) -> bool:
-        """Whether the model has what a range of prices is computed from: quantiles and paths."""
-        return bool(self.quantiles) and self.model.up_to(PATH_LAYERS) is not None
 
     def _all_paths(self, joined: Candles, forecast: pd.DataFrame, table: FeatureTable) -> NDArray[np.float64]:
         """Simulate all paths after candles, (P, H, C) in the order of `OHLC`, with the quantiles forecast.

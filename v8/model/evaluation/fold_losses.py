@@ -303,21 +303,15 @@ def best_baselines(cells: Sequence[Cell]) -> dict[str, dict[str, str]]:
 
     Each fold, series and pool is compared with it, so that a task has one reference in a back-test.
     """
-    timeframes = dict.fromkeys(cell.series.timeframe for cell in cells)
-    return {timeframe: _best_of_timeframe(cells, timeframe) for timeframe in timeframes}
-
-
-def _best_of_timeframe(cells: Sequence[Cell], timeframe: str) -> dict[str, str]:
-    best = {}
-    for task in TASKS:
-        evaluations = [
-            cell.evaluation
-            for cell in cells
-            if cell.series.timeframe == timeframe and task in cell.evaluation.tasks
-        ]
-        if evaluations:
-            best[task] = best_baseline(evaluations, task)
-    return best
+    evaluations: dict[str, dict[str, list[Evaluation]]] = {}
+    for cell in cells:
+        by_task = evaluations.setdefault(cell.series.timeframe, {})
+        for task in cell.evaluation.tasks:
+            by_task.setdefault(task, []).append(cell.evaluation)
+    return {
+        timeframe: {task: best_baseline(by_task[task], task) for task in TASKS if task in by_task}
+        for timeframe, by_task in evaluations.items()
+    }
 
 
 _Best = Mapping[str, Mapping[str, str]]
@@ -367,7 +361,7 @@ def _task_results(groups: Sequence[Sequence[Cell]], best: _Best) -> list[dict[st
         for task in TASKS:
             with_task = [cell for cell in cells if task in cell.evaluation.tasks]
             if with_task:
-                name = best.get(with_task[0].series.timeframe, {}).get(task)
+                name = best[with_task[0].series.timeframe][task]
                 results_by_task[task] = _task_result(with_task, task, name)
         tables.append(results_by_task)
     results = [result for by_task in tables for result in by_task.values()]
@@ -382,18 +376,14 @@ def _task_results(groups: Sequence[Sequence[Cell]], best: _Best) -> list[dict[st
     ]
 
 
-def _task_result(cells: Sequence[Cell], task: str, best: str | None) -> TaskResult:
-    """Compute the figures of one task over cells that have it; the p-values are not corrected yet.
-
-    `best` is the best baseline; None for that of these cells.
-    """
+def _task_result(cells: Sequence[Cell], task: str, best: str) -> TaskResult:
+    """Compute the figures of one task over cells that have it; the p-values are not corrected yet."""
     medians = {
         name: median_of(
             cell.relative_error(task, forecaster=name) for cell in cells if name in cell.losses.by_task[task]
         )
         for name in cells[0].losses.by_task[task]
     }
-    best = best or best_baseline([cell.evaluation for cell in cells], task)
     ratios = [cell.relative_error(task, best) for cell in cells]
     ratios_by_series: dict[Series, list[float | None]] = {}
     for cell, ratio in zip(cells, ratios, strict=True):

@@ -5,7 +5,7 @@ computed once, for all series that were trained together, and stored in the meta
 (`v8.forecaster.series_artifact.store_verdicts`). Tables, sentences, pages and programs read them from there.
 
 The two baselines are the naive forecast and the *best baseline* of the task, its reference: chosen once, on
-validation spans of the archive, and shipped (`v8.model.baselines.baselines`). Chosen on the test span, the
+validation spans of the archive, and shipped (`reference_baseline`). Chosen on the test span, the
 model would be compared with a baseline that was lucky there; chosen for each run, a number would mean
 something else in a run of other series. A task of a plug-in has no reference: there the smallest median error
 on the validation spans of the run decides, for all series of a timeframe.
@@ -180,14 +180,12 @@ class SeriesResult:
 def read_result(content: Mapping[str, Any]) -> SeriesResult:
     """Read the metadata of a finished series, as `metadata.json` holds it."""
     location = f"metadata of {content.get('series', 'a series')}"
-    sections: dict[str, Evaluation | QuantileEvaluation] = {}
-    if "evaluation" in content:
-        sections["evaluation"] = Evaluation.from_json(
-            content["evaluation"], where=f"{location}, key evaluation"
-        )
-    if "quantiles" in content:
-        quantiles = QuantileEvaluation.from_json(content["quantiles"], where=f"{location}, key quantiles")
-        sections["quantiles"] = quantiles
+    kinds = {"evaluation": Evaluation, "quantiles": QuantileEvaluation}
+    sections = {
+        key: kind.from_json(content[key], where=f"{location}, key {key}")
+        for key, kind in kinds.items()
+        if key in content
+    }
     return checked(SeriesResult, {**content, **sections}, where=location, fix=_FIX)
 
 

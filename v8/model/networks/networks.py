@@ -207,7 +207,7 @@ def stack(
         num_models: Length of the model axis.
         are_directions_merged: Run both directions of a bidirectional layer in one loop.
         steps_per_trip: Time steps in one trip of a loop; above 1 loops have the form for a GPU, see
-            `v8.model.networks.networks`.
+            `in_trips`.
         products: Which products have factors in 16 bits, of layers whose policy is mixed; everything else is
             float32.
 

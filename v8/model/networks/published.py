@@ -268,13 +268,8 @@ class PublishedModel(ABC):
 
     @property
     @abstractmethod
-    def _model(self) -> Any:
-        """The Keras model with this series' numbers."""
-
-    @property
     def keras_model(self) -> Any:
         """The Keras model with this series' numbers."""
-        return self._model
 
     @property
     def traced_batch(self) -> int:
@@ -283,7 +278,7 @@ class PublishedModel(ABC):
 
     def forecast_all(self, windows_NTF: NDArray[np.float32]) -> Forecasts:
         """Forecast raw windows, quantiles too."""
-        return split_outputs(forecast_windows(self._model, windows_NTF))
+        return split_outputs(forecast_windows(self.keras_model, windows_NTF))
 
     def forecast_span(self, span: Span) -> Forecasts:
         """Forecast the windows of a span, quantiles too."""
@@ -298,4 +293,4 @@ class PublishedModel(ABC):
 
     def save(self, file: Path, series: str | None = None) -> None:
         """Write the Keras file, which every Keras from 3.10 on loads; `series` is noted in it."""
-        save_portable(self._model, file, series)
+        save_portable(self.keras_model, file, series)

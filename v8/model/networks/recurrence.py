@@ -69,9 +69,8 @@ def recurrent(
     """Run one layer of each model over its sequences.
 
     Args:
-        cell: `LSTM`, or `GRU`, which resets after the matmul; or one of them as
-        `v8.model.networks.networks.in_trips`
-            returns it.
+        cell: `LSTM`, or `GRU`, which resets after the matmul; or one of them as `in_trips` of
+            `v8.model.networks.networks` returns it.
         x_BMTF: Inputs, floating; its dtype is the dtype of all the arithmetic.
         weights: Kernel (M, F, G), recurrent kernel (M, U, G) and bias (M, G); the bias of a GRU is that of
             the input and the recurrent one, (M, 2, G).

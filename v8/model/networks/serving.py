@@ -211,7 +211,7 @@ class ServingModel(PublishedModel):
     ) -> None:
         """Raise ArtifactError if the graph's forecasts differ from these for `COMPARED_WINDOWS` of a span."""
         places = _compared_places(ensemble.ranges(span))
-        values = forecast_windows(self._model, span.raw_windows()[places], batch=COMPARED_WINDOWS)
+        values = forecast_windows(self.keras_model, span.raw_windows()[places], batch=COMPARED_WINDOWS)
         expected = {name: outputs[name][places] for name in values}
         for name, steps in forecasts_apart(values, expected, span.last_close[places]).items():
             if not steps <= MAX_STEPS:
@@ -235,7 +235,8 @@ class ServingModel(PublishedModel):
         return self._graph
 
     @property
-    def _model(self) -> keras.Model:
+    def keras_model(self) -> keras.Model:
+        """The graph's model with this series' numbers."""
         return self._current_graph.model
 
 

@@ -49,7 +49,7 @@ class FormulaModel(PublishedModel):
         self._weights = weights
 
     @property
-    def _model(self) -> keras.Model:
+    def keras_model(self) -> keras.Model:
         """The shared model with this series' weights."""
         floors, coefficients, constants, bars = self._weights
         self._shared.get_layer(FLOORS).set_weights([floors])
