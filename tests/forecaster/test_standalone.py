@@ -16,7 +16,7 @@ from v8.data.market.candles import Candles
 from v8.data.market.checks import check_candles
 from v8.data.market.companions import Companions
 from v8.data.market.series import Series
-from v8.forecaster.standalone import StandaloneSpec, features_code, obstacle
+from v8.forecaster.standalone import features_code, obstacle
 from v8.profile.indicators import FEATURES, covariate_inputs, warmup_bars
 from v8.profile.profile import load_profile, profile_names
 from v8.profile.tasks import TASKS
@@ -50,9 +50,16 @@ def checked(frame: pd.DataFrame, series: Series = SERIES) -> Candles:
 
 def module_of(features: tuple[str, ...], lookback_bars: int = 20) -> Any:
     tasks = {name: task.columns for name, task in TASKS.items()}
-    spec = StandaloneSpec("mine", features, lookback_bars, 2, tasks, (0.05, 0.5, 0.95))
+    code = features_code(
+        profile="mine",
+        features=features,
+        lookback_bars=lookback_bars,
+        horizon_bars=2,
+        tasks=tasks,
+        quantiles=(0.05, 0.5, 0.95),
+    )
     module = ModuleType("features")
-    exec(compile(features_code(spec), "features.py", "exec"), vars(module))
+    exec(compile(code, "features.py", "exec"), vars(module))
     return module
 
 
@@ -108,8 +115,15 @@ def test_every_shipped_profile_has_a_file_that_imports_numpy_and_pandas_alone() 
     for name in profile_names():
         profile = load_profile(name)
         assert obstacle(profile.features) == ""
-        spec = StandaloneSpec(name, profile.features, profile.lookback_bars, profile.horizon_bars, {}, ())
-        tree = ast.parse(features_code(spec))
+        code = features_code(
+            profile=name,
+            features=profile.features,
+            lookback_bars=profile.lookback_bars,
+            horizon_bars=profile.horizon_bars,
+            tasks={},
+            quantiles=(),
+        )
+        tree = ast.parse(code)
         imported = {
             (node.module or "") if isinstance(node, ast.ImportFrom) else node.names[0].name
             for node in ast.walk(tree)

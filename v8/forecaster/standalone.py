@@ -9,10 +9,9 @@ whoever has a repository needs no v8. A test compares both.
 import ast
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pprint import pformat
-from typing import Any, Final
+from typing import Final
 
 from v8.base.storage import packaged
 from v8.base.version import VERSION
@@ -41,7 +40,7 @@ model says what each column means. Written by v8 {version}; MIT licence.
 
 from collections.abc import Mapping
 from functools import reduce
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -50,67 +49,70 @@ FloatArray = np.ndarray  # float64, shape (N,)
 '''
 
 
-@dataclass(frozen=True)
-class StandaloneSpec:
-    """What `features.py` is written for."""
-
-    profile: str  # name of the profile
-    features: Sequence[str]  # in the order of the models
-    lookback_bars: int
-    horizon_bars: int
-    tasks: Mapping[str, Sequence[str]]  # columns of each output
-    quantiles: Sequence[float] = ()  # levels; empty for models without quantiles
-
-
 def obstacle(features: Iterable[str]) -> str:
     """Return in one clause why no `features.py` can compute some features; empty if one can.
 
     >>> obstacle(["close", "range_20"]), obstacle(["ta.adx"])
     ('', 'ta.adx is computed by the package ta')
     """
+    functions = {name for name, text in _definitions(*_FORMULAS).items() if text.startswith("def ")}
     for name in features:
         if is_of_package(name):
             return f"{name} is computed by the package ta"
-        if name not in FEATURES or any(step not in _functions() for step in _function_names([name])):
+        if name not in FEATURES or not functions.issuperset(_function_names([name])):
             return f"{name} is computed by a plug-in"
     return ""
 
 
-def features_code(spec: StandaloneSpec) -> str:
-    """Return the text of `features.py`; the features have no `obstacle`."""
-    steps = _steps(spec.features)
+def features_code(
+    *,
+    profile: str,
+    features: Sequence[str],
+    lookback_bars: int,
+    horizon_bars: int,
+    tasks: Mapping[str, Sequence[str]],
+    quantiles: Sequence[float],
+) -> str:
+    """Return the text of `features.py`.
+
+    Args:
+        profile: Name of the profile.
+        features: Features in the order of the models; they have no `obstacle`.
+        lookback_bars: Bars of a window.
+        horizon_bars: Bars ahead.
+        tasks: Columns of each output.
+        quantiles: Levels; empty for models without quantiles.
+    """
     lines = []
-    for name in steps:
+    for name in _steps(features):
         formula = formula_of(name)
         parameters = dict(formula.parameters)
         lines.append(
             f"    {name!r}: ({formula.function.__name__}, {tuple(formula.inputs)!r}, {parameters!r}),"
         )
-    quantiles = tuple("" if level == MEDIAN else f"q{percent_of(level)}" for level in spec.quantiles)
     constants = {
-        "LOOKBACK_BARS": spec.lookback_bars,
-        "HORIZON_BARS": spec.horizon_bars,
-        "WARMUP_BARS": warmup_bars(spec.features),
-        "INPUTS": _inputs(spec.features),
-        "FEATURES": tuple(spec.features),
-        "TASKS": {task: tuple(columns) for task, columns in spec.tasks.items()},
-        "QUANTILES": quantiles,
+        "LOOKBACK_BARS": lookback_bars,
+        "HORIZON_BARS": horizon_bars,
+        "WARMUP_BARS": warmup_bars(features),
+        "INPUTS": _inputs(features),
+        "FEATURES": tuple(features),
+        "TASKS": {task: tuple(columns) for task, columns in tasks.items()},
+        "QUANTILES": tuple("" if level == MEDIAN else f"q{percent_of(level)}" for level in quantiles),
     }
-    functions = _sources(_FORMULAS, set(_function_names(spec.features)))
+    assignments = [
+        f"{name} = {pformat(value, width=100, compact=True, sort_dicts=False)}"
+        for name, value in constants.items()
+    ]
+    functions = _sources(_FORMULAS, set(_function_names(features)))
     frames = [text for name, text in _definitions(*_FRAMES).items() if name not in {*constants, "STEPS"}]
     parts = [
-        _HEAD.format(profile=spec.profile, version=VERSION),
-        "\n".join(_assignment(name, value) for name, value in constants.items()),
+        _HEAD.format(profile=profile, version=VERSION),
+        "\n".join(assignments),
         *functions,
         "\n".join(["STEPS = {", *lines, "}"]),
         *frames,
     ]
     return "\n\n\n".join(part.strip("\n") for part in parts) + "\n"
-
-
-def _assignment(name: str, value: Any) -> str:
-    """Write a constant of the file, in lines of readable length."""
-    return f"{name} = {pformat(value, width=100, compact=True, sort_dicts=False)}"
 
 
 def _steps(features: Iterable[str]) -> list[str]:
@@ -142,10 +144,6 @@ def _inputs(features: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 def _function_names(features: Iterable[str]) -> list[str]:
     return [formula_of(name).function.__name__ for name in _steps(features)]
-
-
-def _functions() -> set[str]:
-    return {name for name, text in _definitions(*_FORMULAS).items() if text.startswith("def ")}
 
 
 def _sources(place: tuple[str, str], needed: set[str]) -> list[str]:
@@ -190,7 +188,7 @@ def features_file(metadata: Metadata) -> str:
     """
     if obstacle(metadata.names):
         return ""
-    spec = StandaloneSpec(
+    return features_code(
         profile=metadata.profile.name,
         features=metadata.names,
         lookback_bars=metadata.lookback_bars,
@@ -198,4 +196,3 @@ def features_file(metadata: Metadata) -> str:
         tasks={name: task.columns for name, task in metadata.tasks.items()},
         quantiles=metadata.profile.quantiles,
     )
-    return features_code(spec)
