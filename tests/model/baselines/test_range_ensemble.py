@@ -13,7 +13,13 @@ from v8.data.market.series import Series
 from v8.data.market.sources.demo import DemoSource
 from v8.data.windows.dataset import SeriesData, prepare_series, table_columns
 from v8.data.windows.span import Span
-from v8.model.baselines.paths import mirrored_path_quantiles, path_quantiles
+from v8.model.baselines.paths import (
+    NUM_SERIES_BUFFERS,
+    SERIES_LIMIT,
+    mirrored_path_quantiles,
+    mirrored_returns,
+    path_quantiles,
+)
 from v8.model.baselines.ranges import (
     MEMBERS,
     RangeFormula,
@@ -115,6 +121,16 @@ def test_half_of_the_paths_say_to_the_bit_what_they_and_their_mirror_images_say(
         for task, values in expected.items():
             assert quantiles[task].dtype == values.dtype
             np.testing.assert_array_equal(quantiles[task], values)
+
+
+@pytest.mark.parametrize(("dtype", "share"), [(np.float32, 1.5e-7), (np.float64, 2e-9)])
+def test_returns_of_log_ratios_and_of_their_mirror_images_are_expm1(dtype: type, share: float) -> None:
+    sizes_P = np.concatenate([np.geomspace(1e-8, 3.0, 500), [SERIES_LIMIT, 0.0]])
+    logs_WP = np.stack([sizes_P, -sizes_P]).astype(dtype)
+    returns_WP = np.empty((2, 2 * logs_WP.shape[1]), dtype)
+    mirrored_returns(logs_WP, np.empty((NUM_SERIES_BUFFERS, *logs_WP.shape), dtype), returns_WP)
+    exact_WP = np.expm1(np.concatenate([logs_WP, -logs_WP], axis=1).astype(np.float64))
+    np.testing.assert_allclose(returns_WP, exact_WP, rtol=share, atol=0.0)
 
 
 def test_only_the_past_is_read(data: SeriesData, ensemble: RangeFormula) -> None:

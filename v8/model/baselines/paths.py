@@ -146,6 +146,7 @@ class _MirroredPaths:
         self._squares_WP = np.zeros(both_ways, dtype)
         self._zeros_WP = np.zeros(both_ways, dtype)
         self._closes_WP = np.empty(both_ways, dtype)
+        self._series_SWP = np.empty((NUM_SERIES_BUFFERS, *half), dtype)
         self.candles_CWP = np.empty((num_columns, *half), dtype)
         """Candles of the first half of the paths, log ratios to the last known close."""
         self.middle_WP = np.empty(both_ways, dtype)
@@ -180,11 +181,8 @@ class _MirroredPaths:
 
     def _roll_window(self) -> None:
         """Compute `window_moments` in place."""
-        num_half = self._moved_closes_WP.shape[1]
         closes_WP = self._closes_WP
-        closes_WP[:, :num_half] = self._moved_closes_WP
-        np.negative(self._moved_closes_WP, out=closes_WP[:, num_half:])
-        np.expm1(closes_WP, out=closes_WP)
+        mirrored_returns(self._moved_closes_WP, self._series_SWP, closes_WP)
         self._sums_WP += closes_WP
         np.square(closes_WP, out=closes_WP)
         self._squares_WP += closes_WP
@@ -201,6 +199,59 @@ class _MirroredPaths:
         np.maximum(variance_WP, self._zeros_WP, out=variance_WP)
         np.sqrt(variance_WP, out=variance_WP)
         mean_WP += 1.0
+
+
+SERIES_LIMIT: Final = 0.25
+"""Largest log ratio, either sign, whose return is a series; those beyond it, which are rare, are `expm1`."""
+
+SINH_COEFFICIENTS: Final = (1 / 5_040, 1 / 120, 1 / 6)
+COSH_COEFFICIENTS: Final = (1 / 720, 1 / 24, 1 / 2)
+"""Of sinh(x) / x - 1 and of cosh(x) - 1, the highest power of x squared first. What is left out is below 2e-9
+of the return, a thirtieth of a step of single precision."""
+
+NUM_SERIES_BUFFERS: Final = 3
+
+
+def mirrored_returns(logs_WP: FloatArray, buffers_SWP: FloatArray, returns_WP: FloatArray) -> None:
+    """Write the returns of log ratios and, after them, of their mirror images: `expm1` of x and of -x.
+
+    Both are one series: expm1(x) = sinh(x) + (cosh(x) - 1), and the first term of the mirror image has the
+    other sign. With AVX2 NumPy takes seven times as long: it computes `expm1` one number after the other.
+
+    Args:
+        logs_WP: Log ratios, P of them a window.
+        buffers_SWP: Memory to compute in, `NUM_SERIES_BUFFERS` arrays of the same shape.
+        returns_WP: Where the returns are written, 2 P a window.
+    """
+    num_half = logs_WP.shape[1]
+    squares_WP, sinh_WP, cosh_WP = buffers_SWP
+    np.square(logs_WP, out=squares_WP)
+    _sum_series(SINH_COEFFICIENTS, squares_WP, sinh_WP)
+    _sum_series(COSH_COEFFICIENTS, squares_WP, cosh_WP)
+    sinh_WP *= logs_WP
+    sinh_WP += logs_WP
+    np.add(cosh_WP, sinh_WP, out=returns_WP[:, :num_half])
+    np.subtract(cosh_WP, sinh_WP, out=returns_WP[:, num_half:])
+    if squares_WP.max() > SERIES_LIMIT**2:
+        is_large_WP = squares_WP > SERIES_LIMIT**2
+        for sign, half in ((1.0, slice(None, num_half)), (-1.0, slice(num_half, None))):
+            returns_WP[:, half][is_large_WP] = np.expm1(sign * logs_WP[is_large_WP])
+
+
+def _sum_series(coefficients: Sequence[float], squares_WP: FloatArray, sums_WP: FloatArray) -> None:
+    """Write the sums of a power series without a constant, the highest power first, by Horner's rule."""
+    np.multiply(squares_WP, coefficients[0], out=sums_WP)
+    for coefficient in coefficients[1:]:
+        sums_WP += coefficient
+        sums_WP *= squares_WP
+
+
+def _returns(logs: FloatArray) -> FloatArray:
+    """Return the returns of log ratios, of any shape, to the bit as `mirrored_returns` writes them."""
+    logs_1P = logs.reshape(1, -1)
+    returns_1P = np.empty((1, 2 * logs.size), logs.dtype)
+    mirrored_returns(logs_1P, np.empty((NUM_SERIES_BUFFERS, *logs_1P.shape), logs.dtype), returns_1P)
+    return returns_1P[0, : logs.size].reshape(logs.shape)
 
 
 def _ranked_candles(paths: _MirroredPaths, ranks_R: NDArray[np.int64]) -> FloatArray:
@@ -300,6 +351,6 @@ def path_closes(xp: Any, history_close: Any, moved: Any) -> Closes:
     steps = xp.take(moved, OHLC.index(CLOSE), axis=2)
     simulated = running_sums(xp, steps)
     candles = xp.expand_dims(simulated - steps, 2) + moved
-    path = xp.expm1(simulated)
+    path = _returns(simulated) if xp is np else xp.expm1(simulated)
     mean, deviation = window_moments(xp, history_close / last - 1.0, path.shape[1], path)
     return Closes(1.0, 1.0 + path, 1.0 + mean, deviation, candles=candles)
