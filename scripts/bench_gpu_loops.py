@@ -3,7 +3,7 @@
 
     python scripts/bench_gpu_loops.py [--profile aligned] [--models 40] [--device gpu] [--compared FILE ...]
 
-Each setting of `v8.runs.machine.choices.GPU_LOOPS` has a process of its own on each backend, which measures
+Each setting of `v8.runs.machine.GPU_LOOPS` has a process of its own on each backend, which measures
 the same steps twice in a row: so a setting that fails when it is repeated is distinguished from one that
 fails at the start. `--compared` names results of `scripts/bench_training.py`; the fastest of stock Keras and
 PyTorch in them is compared with the best setting. With `--device cpu` everything but the GPU is tried.
@@ -29,7 +29,7 @@ from v8.base.child import ChildCall, run_in_children
 from v8.base.hardware import SINGLE_THREADED
 from v8.model.networks.programs import STEPS_PER_TRIP, STEPS_VARIABLE
 from v8.profile.profile import Profile, load_profile
-from v8.runs.machine.choices import FORMATS, GPU_LOOPS, MeasurementRequest, take_measurements
+from v8.runs.machine import FORMATS, GPU_LOOPS, MeasurementRequest, take_measurements
 
 BACKENDS = ("tensorflow", "jax")
 LIMIT_S = 200.0

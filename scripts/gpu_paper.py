@@ -33,7 +33,7 @@ from typing import Any, Final
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
-from v8.runs.machine.choices import FORMATS
+from v8.runs.machine import FORMATS
 
 WHEELS: Final = REPOSITORY / ".gpu-paper"
 NOTED: Final = REPOSITORY / "scripts" / "gpu_paper.json"

@@ -151,9 +151,9 @@ class TrainedRun:
 
 def train_series(home: Path, profile: Profile, candles: Candles, *, source: str) -> None:
     """Train, evaluate and save one series in `home/runs/NAME`."""
-    from v8.runs.jobs import Job
+    from v8.runs.events import RunObserver
     from v8.runs.local import InProcessEngine
-    from v8.runs.observers import RunObserver
+    from v8.runs.plan import Job
     from v8.runs.run_folder import RunFolder, RunRecord
 
     path = home / "runs" / profile.name

@@ -12,7 +12,7 @@ from typing import Any, Final
 from training_bench.series import load_sized_profile
 from training_bench.turn import RefusedError
 from v8.base.hardware import process_variables
-from v8.runs.machine.choices import choose_loops, loops_in_environment
+from v8.runs.machine import choose_loops, loops_in_environment
 
 TURNS: Final = {
     "matmul": "keras_turns:matmul_turn",

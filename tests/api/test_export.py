@@ -22,9 +22,9 @@ from v8.data.market.series import Series
 from v8.data.market.sources.source import folder_of, open_source
 from v8.forecaster.forecaster import Forecaster
 from v8.forecaster.metadata import read_metadata
-from v8.runs.jobs import Job
+from v8.runs.events import RunObserver
 from v8.runs.local import InProcessEngine
-from v8.runs.observers import RunObserver
+from v8.runs.plan import Job
 from v8.runs.run_folder import RunFolder, RunRecord, read_run
 
 pytestmark = pytest.mark.tf

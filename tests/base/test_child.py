@@ -16,7 +16,7 @@ from v8.annexes.comparison.measurement import TrainingOptions, TrainingRequest, 
 from v8.base.child import ChildCall, run_in_child, run_in_children, send_message
 from v8.base.errors import ProfileError, StorageError, V8Error
 from v8.data.market.series import Series
-from v8.runs.machine.choices import Measurement, MeasurementRequest, take_measurements
+from v8.runs.machine import Measurement, MeasurementRequest, take_measurements
 
 BACKEND: Measurement = {"measure": "backend"}
 MATMUL: Measurement = {"measure": "matmul", "seconds": 0.01, "size": 8}

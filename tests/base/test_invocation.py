@@ -17,7 +17,7 @@ import pytest
 from v8.base.child import ChildCall, run_in_children
 from v8.base.invocation import collected_later, command, explained_start
 from v8.profile.profile import load_profile
-from v8.runs.machine.choices import MeasurementRequest, take_measurements
+from v8.runs.machine import MeasurementRequest, take_measurements
 from v8.runs.workers import Process
 
 REPOSITORY = Path(__file__).parents[2]

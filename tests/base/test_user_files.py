@@ -25,7 +25,7 @@ from v8.data.market.series import Series
 from v8.data.market.sources.source import open_source
 from v8.data.market.store import CandleStore
 from v8.model.training.state import Checkpoint
-from v8.runs.machine.choices import cached_measurement
+from v8.runs.machine import cached_measurement
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes in folders are a matter of Unix")
 

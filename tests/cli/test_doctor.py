@@ -15,8 +15,8 @@ import yaml
 from tiny_profiles import tiny_profile
 
 from v8.base.child import ChildCall, run_in_children
-from v8.runs.machine.choices import MeasurementRequest, take_measurements
-from v8.runs.machine.doctor import Findings, ask_driver, failure_of, report_of
+from v8.runs.doctor import Findings, ask_driver, failure_of, report_of
+from v8.runs.machine import MeasurementRequest, take_measurements
 
 REPOSITORY = Path(__file__).parents[2]
 

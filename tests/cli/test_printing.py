@@ -40,8 +40,8 @@ from v8.runs.events import (
     SeriesStarted,
     StageStarted,
     Waiting,
+    observed,
 )
-from v8.runs.observers import observed
 from v8.runs.plan import Plan
 
 ONE, TWO, THREE, FOUR = (Series(name, "1h") for name in ("BTCUSDT", "ETHUSDT", "XRPUSDT", "ADAUSDT"))

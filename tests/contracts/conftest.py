@@ -22,9 +22,9 @@ from v8.data.market.sources.demo import DemoSource
 from v8.forecaster.forecaster import Forecaster
 from v8.model.baselines.baselines import BASELINES, reference_baseline
 from v8.profile.profile import Profile
-from v8.runs.jobs import Job
+from v8.runs.events import RunObserver
 from v8.runs.local import InProcessEngine
-from v8.runs.observers import RunObserver
+from v8.runs.plan import Job
 from v8.runs.run_folder import RunFolder, RunRecord
 
 SERIES = Series.parse("BTCUSDT-15m")

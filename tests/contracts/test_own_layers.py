@@ -16,9 +16,8 @@ import v8
 from v8.data.windows.dataset import prepare_series
 from v8.profile.families import FAMILIES
 from v8.profile.families.family import Family, Layers, NetworkSettings, NetworkShape, Units, dense_flop
-from v8.runs.events import Event, Note
+from v8.runs.events import Event, EventCallback, Note
 from v8.runs.local import InProcessEngine
-from v8.runs.observers import EventCallback
 
 pytestmark = pytest.mark.tf
 

@@ -28,8 +28,8 @@ from v8.model.networks.stacked_layers import TWINS, StackedLayer, twin_of
 from v8.profile.families import FAMILIES
 from v8.profile.families.family import Family, Layers, NetworkSettings, NetworkShape, Units, dense_flop
 from v8.profile.profile import Profile, config_path, load_profile
+from v8.runs.events import RunObserver
 from v8.runs.local import InProcessEngine
-from v8.runs.observers import RunObserver
 
 pytestmark = pytest.mark.tf
 

@@ -20,9 +20,9 @@ from v8.data.features.store import FeatureStore
 from v8.data.market.series import Series
 from v8.data.market.sources.demo import DemoSource
 from v8.profile.profile import load_profile
-from v8.runs.jobs import Job
+from v8.runs.events import RunObserver
 from v8.runs.local import InProcessEngine
-from v8.runs.observers import RunObserver
+from v8.runs.plan import Job
 
 with quiet_start():
     import keras

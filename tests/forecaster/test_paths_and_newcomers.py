@@ -31,9 +31,9 @@ from v8.model.baselines.ranges import drawn_paths, fit_formulas
 from v8.publish.hub.opening import open_place
 from v8.publish.report.card import model_card
 from v8.publish.report.series_section import series_body
-from v8.runs.jobs import ArtifactSettings, Job
+from v8.runs.events import RunObserver
 from v8.runs.local import InProcessEngine
-from v8.runs.observers import RunObserver
+from v8.runs.plan import ArtifactSettings, Job
 from v8.runs.run_folder import RunFolder, RunRecord, read_run
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)

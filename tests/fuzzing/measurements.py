@@ -7,7 +7,7 @@ from random import Random
 from typing import Any, Final
 
 from v8.base.storage import home
-from v8.runs.machine.choices import MEASUREMENT_OF_FORMATS, cached_measurement
+from v8.runs.machine import MEASUREMENT_OF_FORMATS, cached_measurement
 
 FILE: Final = "measured.json"
 SOUND: Final = {"float32": 1.0}

@@ -48,8 +48,8 @@ from v8.profile.profile import TABLES_PLACE, key_places, load_profile, recorded_
 from v8.publish.hub.layout import read_manifest
 from v8.publish.hub.staging import stage_run
 from v8.publish.report.backtest import backtest_page
-from v8.runs.backtest_results import read_plan
-from v8.runs.backtest_results import read_results as read_results_of
+from v8.runs.backtest import read_plan
+from v8.runs.backtest import read_results as read_results_of
 from v8.runs.run_folder import read_run
 
 CPU_LIMIT_S = 2.0

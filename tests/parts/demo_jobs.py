@@ -8,7 +8,7 @@ from pathlib import Path
 from v8.data.market.series import Series
 from v8.data.market.sources.demo import DemoSource
 from v8.profile.profile import Profile
-from v8.runs.jobs import Job
+from v8.runs.plan import Job
 
 
 def demo_jobs(profile: Profile, names: Sequence[str], run: Path) -> list[Job]:

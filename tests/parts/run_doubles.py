@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from v8.runs.events import Event, Note, SeriesOutcome
-from v8.runs.jobs import Job
-from v8.runs.observers import RunContext, RunObserver
+from v8.runs.events import Event, Note, RunContext, RunObserver, SeriesOutcome
+from v8.runs.plan import Job
 
 Train = Callable[[Sequence[Job], RunObserver], Iterator[SeriesOutcome]]
 

@@ -23,9 +23,8 @@ from pathlib import Path
 from v8.base.resources import resource_scope
 from v8.data.market.series import Series
 from v8.data.market.sources.demo import DemoSource
-from v8.runs.events import EpochEnded, Event, Note, SeriesStarted, StageStarted
-from v8.runs.jobs import Job
-from v8.runs.observers import EventCallback
+from v8.runs.events import EpochEnded, Event, EventCallback, Note, SeriesStarted, StageStarted
+from v8.runs.plan import Job
 from v8.runs.workers import WorkerEngine
 
 

@@ -24,12 +24,18 @@ from v8.forecaster.metadata import read_metadata
 from v8.profile.profile import Profile, load_profile
 from v8.publish.report.backtest import backtest_page, headline, write_backtest
 from v8.publish.report.outputs import ReportWriter
-from v8.runs.backtest import Backtest, begin_or_continue, run_fold, run_folds
-from v8.runs.backtest_results import BacktestPlan, read_plan, read_results
-from v8.runs.events import SeriesOutcome
-from v8.runs.jobs import Engine, Job
+from v8.runs.backtest import (
+    Backtest,
+    BacktestPlan,
+    begin_or_continue,
+    read_plan,
+    read_results,
+    run_fold,
+    run_folds,
+)
+from v8.runs.events import ObserverGroup, RunObserver, SeriesOutcome
 from v8.runs.local import InProcessEngine
-from v8.runs.observers import ObserverGroup, RunObserver
+from v8.runs.plan import Engine, Job
 
 SERIES = (Series("BTCUSDT", "15m"), Series("ETHUSDT", "15m"))
 NUM_FOLDS = 2

@@ -36,16 +36,17 @@ from v8.runs.events import (
     CandleFinding,
     GettingReady,
     Note,
+    ObserverGroup,
+    RunObserver,
     RunSummary,
     SeriesOutcome,
     SeriesStarted,
+    observed,
     run_isolated,
 )
 from v8.runs.execution import execute
-from v8.runs.jobs import Engine, Job
-from v8.runs.machine.choices import FLAGS, TASK_PER_OPERATION
-from v8.runs.observers import ObserverGroup, RunObserver, observed
-from v8.runs.plan import Plan, make_plan
+from v8.runs.machine import FLAGS, TASK_PER_OPERATION
+from v8.runs.plan import Engine, Job, Plan, make_plan
 from v8.runs.run_folder import RunFolder, RunRecord
 
 ONE = Series("BTCUSDT", "15m")

@@ -23,10 +23,9 @@ from v8.model.networks.serving import ServingModel
 from v8.model.training.progress import EpochRecord
 from v8.model.training.trainer import FleetMember, Trainer, TrainingResult
 from v8.profile.profile import Profile
-from v8.runs.events import Event, Note, RunSummary, SeriesOutcome
-from v8.runs.jobs import ArtifactSettings, Job
+from v8.runs.events import Event, EventCallback, Note, RunSummary, SeriesOutcome
 from v8.runs.local import InProcessEngine
-from v8.runs.observers import EventCallback
+from v8.runs.plan import ArtifactSettings, Job
 from v8.runs.stages import CHECKPOINT
 
 pytestmark = pytest.mark.tf

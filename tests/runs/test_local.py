@@ -25,10 +25,9 @@ from v8.forecaster.metadata import TrainingInfo, read_metadata
 from v8.model.networks.serving import ServingGraph
 from v8.model.training.trainer import FleetMember, Trainer
 from v8.profile.profile import Profile
-from v8.runs.events import SeriesOutcome
-from v8.runs.jobs import DeviceSettings, Job
+from v8.runs.events import EventCallback, RunObserver, SeriesOutcome
 from v8.runs.local import InProcessEngine, SeriesPipeline
-from v8.runs.observers import EventCallback, RunObserver
+from v8.runs.plan import DeviceSettings, Job
 from v8.runs.stages import CHECKPOINT, calibrate
 
 pytestmark = pytest.mark.tf

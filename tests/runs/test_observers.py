@@ -11,8 +11,17 @@ from run_doubles import Recorder
 
 from v8.data.market.series import Series
 from v8.profile.profile import load_profile
-from v8.runs.events import Event, Note, RunSummary, SeriesOutcome
-from v8.runs.observers import ObserverGroup, RunContext, RunObserver, observed, warnings_as_notes
+from v8.runs.events import (
+    Event,
+    Note,
+    ObserverGroup,
+    RunContext,
+    RunObserver,
+    RunSummary,
+    SeriesOutcome,
+    observed,
+    warnings_as_notes,
+)
 from v8.runs.plan import Plan
 
 

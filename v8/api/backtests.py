@@ -12,12 +12,10 @@ from v8.base.starting import quiet_start
 from v8.data.market.sources.source import CandleSource, OpenedSource
 from v8.publish.report import backtest as page
 from v8.publish.report.outputs import ReportWriter
-from v8.runs.backtest import Backtest, run_folds
-from v8.runs.backtest_options import BacktestOptions, PreparedBacktest
-from v8.runs.backtest_results import BacktestPlan, BacktestResults, hold_backtest, read_results
-from v8.runs.jobs import Engine
-from v8.runs.observers import ObserverGroup, RunObserver
-from v8.runs.options import ModelsOptions
+from v8.runs.backtest import Backtest, BacktestPlan, BacktestResults, hold_backtest, read_results, run_folds
+from v8.runs.events import ObserverGroup, RunObserver
+from v8.runs.options import BacktestOptions, ModelsOptions, PreparedBacktest
+from v8.runs.plan import Engine
 
 
 @dataclass(frozen=True)

@@ -26,9 +26,8 @@ from v8.data.market.series import TIMEFRAME_S
 from v8.forecaster.metadata import Metadata, read_metadata
 from v8.profile.profile import Profile, load_profile
 from v8.profile.tasks import TASKS
-from v8.runs.backtest_options import BacktestOptions, NumBars, NumFolds
-from v8.runs.backtest_results import PLAN_FILE, read_plan
-from v8.runs.options import ModelsOptions
+from v8.runs.backtest import PLAN_FILE, read_plan
+from v8.runs.options import BacktestOptions, ModelsOptions, NumBars, NumFolds
 from v8.runs.run_folder import RUN_FILE, read_run
 from v8.runs.serving import served_folder
 

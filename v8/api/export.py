@@ -37,7 +37,7 @@ from v8.data.windows.span import Span
 from v8.forecaster.forecaster import Forecaster
 from v8.profile.columns import CLOSE, TASK_OHLC
 from v8.profile.tasks import TASKS
-from v8.runs.backtest_results import PLAN_FILE, read_plan
+from v8.runs.backtest import PLAN_FILE, read_plan
 from v8.runs.run_folder import RUN_FILE, read_run
 
 if TYPE_CHECKING:

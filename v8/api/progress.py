@@ -10,7 +10,7 @@ from v8.model.baselines.baselines import NAIVE
 from v8.publish.report.verdict import relative_to_naive
 from v8.runs import events
 from v8.runs.estimate import ProgressEstimate
-from v8.runs.observers import RunContext, RunObserver
+from v8.runs.events import RunContext, RunObserver
 
 FEW_S: Final = 10.0  # remaining time that is too short to be written as a number, in seconds
 SILENT_S: Final = 60.0  # after so many seconds without a line the next epoch is written

@@ -13,12 +13,11 @@ from v8.base.errors import DataError, V8Error
 from v8.base.interruption import set_exit_message, watch_interrupts
 from v8.publish.report.outputs import ReportWriter, RunResults
 from v8.publish.report.verdict import verdict
-from v8.runs.events import RunSummary
+from v8.runs.events import ObserverGroup, RunObserver, RunSummary
 from v8.runs.execution import run_plan
-from v8.runs.following import followers
-from v8.runs.observers import ObserverGroup, RunObserver
 from v8.runs.options import PreparedRun, RunOptions
 from v8.runs.run_folder import read_run
+from v8.runs.trackers import followers
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,11 @@ from v8.cli.usage import meant_word
 from v8.data.market.series import load_universe
 from v8.data.market.sources.source import SOURCES, OpenedSource, present_source
 from v8.profile.profile import load_profile, network_outputs
-from v8.runs.backtest_options import BacktestOptions, PreparedBacktest
 from v8.runs.options import (
     MAX_BARS,
+    BacktestOptions,
     ModelsOptions,
+    PreparedBacktest,
     PreparedRun,
     RunOptions,
     chosen_series,

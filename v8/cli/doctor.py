@@ -12,8 +12,8 @@ from v8.base.terminal import print_all_lines, print_json, print_lines, print_tab
 from v8.base.wording import Table
 from v8.cli.shared import settle_process
 from v8.profile.profile import Profile
+from v8.runs.doctor import examine, report_of
 from v8.runs.engines import local_placement
-from v8.runs.machine.doctor import examine, report_of
 
 COLUMNS: Final = packaged_yaml("v8.cli", "doctor.yaml")
 """Columns of the tables: title, and the format of a measurement there."""

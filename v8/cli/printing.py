@@ -34,7 +34,7 @@ from v8.publish.report.outputs import REPORT_FILE, RunResults
 from v8.publish.report.verdict import best_baselines_in_words, titled, verdict
 from v8.runs import events
 from v8.runs.estimate import ProgressEstimate, known_cost
-from v8.runs.observers import RunContext, RunObserver
+from v8.runs.events import RunContext, RunObserver
 from v8.runs.plan import Plan, count_windows, series_seed
 
 MOST_PROGRESS_BARS = 8

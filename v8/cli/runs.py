@@ -24,12 +24,10 @@ from v8.data.market.sources.source import CandleSource, present_source
 from v8.publish.report import backtest as page
 from v8.publish.report.markup import DEMO_WARNING
 from v8.publish.report.outputs import REPORT_FILE, RunOutputs, draw_pictures
-from v8.runs.backtest import Backtest, other_seeds, spread_over_seeds, write_seeds
-from v8.runs.backtest_options import PreparedBacktest
-from v8.runs.backtest_results import BacktestResults
+from v8.runs.backtest import Backtest, BacktestResults, other_seeds, spread_over_seeds, write_seeds
 from v8.runs.events import RunSummary
-from v8.runs.jobs import Engine
-from v8.runs.options import PreparedRun, RunOptions
+from v8.runs.options import PreparedBacktest, PreparedRun, RunOptions
+from v8.runs.plan import Engine
 
 
 def run_and_print(prepared: PreparedRun, display: printing.RunDisplay) -> RunSummary:

@@ -38,12 +38,9 @@ from v8.runs.options import ModelsOptions, chosen_series, contradiction, require
 if TYPE_CHECKING:
     from v8.publish.hub.publish import Publication, Published
     from v8.publish.report.outputs import RunResults
-    from v8.runs.backtest import Backtest
-    from v8.runs.backtest_results import BacktestResults
-    from v8.runs.events import SeriesOutcome
-    from v8.runs.jobs import Engine
-    from v8.runs.observers import RunObserver
-    from v8.runs.plan import Plan
+    from v8.runs.backtest import Backtest, BacktestResults
+    from v8.runs.events import RunObserver, SeriesOutcome
+    from v8.runs.plan import Engine, Plan
 
 DEFAULT_ENGINE: Final = "local"
 

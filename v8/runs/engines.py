@@ -12,7 +12,7 @@ and a fleet of 40 queues as many as one model. Several GPUs get a process each, 
 (`v8.runs.workers` says why). On a CPU each core gets a process that trains one series at a time: four stacked
 models reach 266 windows/s in one process where one model reaches 350 (profile `aligned`, two cores), because
 many small matrices multiply slower than few large ones. How many cores there really are, and from which size
-on a larger fleet gains nothing, is measured before training (`v8.runs.machine.choices`,
+on a larger fleet gains nothing, is measured before training (`v8.runs.machine`,
 `v8.model.training.probe`).
 """
 
@@ -31,11 +31,10 @@ from v8.base.registry import require_package
 from v8.base.starting import quiet_start
 from v8.base.variables import with_variables
 from v8.model.networks.programs import kept_programs
-from v8.runs.events import Note, SeriesOutcome
-from v8.runs.jobs import Engine, Job
-from v8.runs.machine.choices import AUTO, measured_workers
-from v8.runs.observers import RunObserver
+from v8.runs.events import Note, RunObserver, SeriesOutcome
+from v8.runs.machine import AUTO, measured_workers
 from v8.runs.options import ENGINES, EngineKind, Placement
+from v8.runs.plan import Engine, Job
 from v8.runs.workers import WorkerEngine
 
 DEVICES: Final = ("auto", "cpu", "gpu")
@@ -226,8 +225,8 @@ class LocalEngine(Engine):
         with kept_programs():
             with quiet_start():
                 # Not at the top: parents of workers must not start TensorFlow.
-                from v8.runs.finishers import num_finishers  # noqa: PLC0415
                 from v8.runs.local import InProcessEngine, suited_fleet_size  # noqa: PLC0415
+                from v8.runs.workers import num_finishers  # noqa: PLC0415
 
                 fleet_size = fleet_size or suited_fleet_size(jobs[0].profile, len(jobs))
             in_process = InProcessEngine(fleet_size, num_finishers=num_finishers(jobs))

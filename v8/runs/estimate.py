@@ -23,9 +23,8 @@ from v8.base.records import Count, Number
 from v8.data.market.series import Series
 from v8.model.baselines.baselines import BASELINES
 from v8.profile.profile import Profile
-from v8.runs.events import Event, SeriesOutcome, SeriesStarted
-from v8.runs.machine.choices import read_measurement, write_measurement
-from v8.runs.observers import RunObserver
+from v8.runs.events import Event, RunObserver, SeriesOutcome, SeriesStarted
+from v8.runs.machine import read_measurement, write_measurement
 
 _NUM_RECENT: Final = 12
 """Series whose times are averaged: those of long ago had the machine under another load."""

@@ -9,7 +9,7 @@ candles are no longer those it is pinned to fails by itself. So does one whose c
 is finished, that is only noted. A finished series whose files are not as they were saved fails, too, before
 its candles are read; its files are left as they are.
 
-What happens goes to observers (`v8.runs.observers`) as events. The way of one:
+What happens goes to observers (`v8.runs.events`) as events. The way of one:
 
     engine -> estimate and `RunRecorder`, which writes run.json (`train_jobs`)
            -> what leaves out repeated notes (`observed`)
@@ -32,11 +32,20 @@ from v8.forecaster.metadata import ERROR_FILE, redo_offered
 from v8.model.networks.programs import Loops
 from v8.profile.profile import Profile
 from v8.runs.estimate import ProgressEstimate, save_cost
-from v8.runs.events import Event, GettingReady, Note, RunSummary, SeriesOutcome, SeriesStarted
-from v8.runs.jobs import DeviceSettings, Engine, Job
-from v8.runs.machine.choices import choose_loops, choose_precision, loops_in_environment
-from v8.runs.observers import ObserverGroup, RunObserver, observed, warnings_as_notes
-from v8.runs.plan import Plan, series_seed
+from v8.runs.events import (
+    Event,
+    GettingReady,
+    Note,
+    ObserverGroup,
+    RunObserver,
+    RunSummary,
+    SeriesOutcome,
+    SeriesStarted,
+    observed,
+    warnings_as_notes,
+)
+from v8.runs.machine import choose_loops, choose_precision, loops_in_environment
+from v8.runs.plan import DeviceSettings, Engine, Job, Plan, series_seed
 from v8.runs.reading import CandleReader, CheckedSeries
 from v8.runs.run_folder import RunFolder, RunRecord
 from v8.runs.serving import read_finished, stop_serving

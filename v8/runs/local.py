@@ -4,7 +4,7 @@
 
 A fleet is the series whose networks are stacked and trained as one compiled program. It is prepared series by
 series, and each member is evaluated and saved as soon as it ends: here, or beside a GPU by other processes
-(`v8.runs.finishers`), while this one goes on training. An error inside the common program names no
+(`v8.runs.workers`), while this one goes on training. An error inside the common program names no
 member, so the fleet goes on in halves, from its checkpoints, until the guilty series is alone; when memory
 ran out, later fleets stay that small.
 
@@ -34,11 +34,10 @@ from v8.model.training.formula import FormulaTrainer
 from v8.model.training.probe import measured_fleet_size
 from v8.model.training.trainer import InitialWeights, Trainer, TrainingResult
 from v8.profile.profile import Profile
-from v8.runs.events import Note, SeriesOutcome, SeriesStarted, run_isolated
-from v8.runs.finishers import FinisherPool
-from v8.runs.jobs import DeviceSettings, Engine, Job
-from v8.runs.observers import RunObserver
+from v8.runs.events import Note, RunObserver, SeriesOutcome, SeriesStarted, run_isolated
+from v8.runs.plan import DeviceSettings, Engine, Job
 from v8.runs.stages import AnyTrainer, SeriesInProgress
+from v8.runs.workers import FinisherPool
 
 _FULL_MEMORY: Final = re.compile(r"resource_?exhausted|out of memory|oom when|memoryerror", re.IGNORECASE)
 """What TensorFlow, XLA, JAX and Python say when memory is full."""
@@ -245,7 +244,7 @@ class InProcessEngine(Engine):
             What the command line's `auto` stands for was decided before, see `suited_fleet_size`.
         trainer_factory: Makes the trainer of a profile, see `SeriesPipeline`; None for its own.
         store: Where features are kept; None for the user's own store.
-        num_finishers: Processes that evaluate and save what is trained here, see `v8.runs.finishers`; 0 does
+        num_finishers: Processes that evaluate and save what is trained here, see `v8.runs.workers`; 0 does
             that here, too.
         check_interrupt: Called between two batches; raises KeyboardInterrupt to stop there. None obeys
             Ctrl-C.

@@ -1,4 +1,4 @@
-"""The options of a run, for the command line, Python and the API: checked, and turned into a plan."""
+"""The options of a run and of a back-test: checked, and turned into what is to be done."""
 
 import os
 import sys
@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
+
+from pydantic import Field
 
 from v8.base import annexes
 from v8.base.errors import DataError, ProfileError, UnknownSeriesError, listed
@@ -28,9 +30,10 @@ from v8.data.market.sources.source import (
 from v8.profile.profile import TABLES_PLACE, Profile, load_profile
 from v8.runs.trackers import TRACKERS
 
-if TYPE_CHECKING:  # usage errors are reported before these are imported, which takes a second
-    from v8.runs.jobs import Engine
-    from v8.runs.plan import Plan
+if TYPE_CHECKING:
+    from v8.runs.backtest import Backtest
+    from v8.runs.plan import Engine, Plan
+
 
 SMOKE_EPOCHS: Final = 1  # epochs of a smoke run: it shows that every stage works, not how good models are
 SMOKE_PRECISION: Final = "float32"  # measuring which is fastest takes longer than it trains
@@ -231,7 +234,7 @@ class ModelsOptions(Options):
         """
 
         def open_named(name: str) -> OpenedSource:
-            from v8.runs.backtest_results import recorded_folders  # noqa: PLC0415 - usage errors first
+            from v8.runs.backtest import recorded_folders  # noqa: PLC0415 - usage errors first
 
             chosen = self.source or name
             recorded = recorded_folders(place)
@@ -278,8 +281,7 @@ class PreparedRun:
 
         from v8.forecaster.shared_models import require_onnx_packages  # noqa: PLC0415
         from v8.runs.engines import choose_engine  # noqa: PLC0415
-        from v8.runs.jobs import ArtifactSettings  # noqa: PLC0415
-        from v8.runs.plan import make_plan  # noqa: PLC0415
+        from v8.runs.plan import ArtifactSettings, make_plan  # noqa: PLC0415
         from v8.runs.run_folder import locate_run  # noqa: PLC0415 - these take a second; usage errors first
 
         require_tables_folder(options.tables)
@@ -461,3 +463,89 @@ def contradiction(parameter: str, other: str, rule: str) -> ProfileError:
     """Return the error for a parameter that makes no sense together with another one; the rule is its own."""
     got = f"{other} together with it"
     return ProfileError(where=parameter, rule=rule, got=got, fix="Leave one of them out")
+
+
+NumFolds = Annotated[int, Field(ge=1, le=1_000)]
+NumBars = Annotated[int, Field(ge=1, le=MAX_BARS)]
+HistoryBars = Annotated[
+    NumBars | None, Flag("Newest candles that the folds lie in. Default: all there are.", "N")
+]
+FoldBars = Annotated[AtLeastOne | None, Flag("Candles of each fold. Default: the profile's.", "N")]
+
+
+class BacktestOptions(Options):
+    """Every option of a back-test. None stands for the default of the profile or of the machine."""
+
+    profile: Annotated[
+        str,
+        Flag("PROFILE: a shipped name or a file. Default: frontier.", "NAME|FILE", word="PROFILE"),
+    ] = "frontier"
+    folds: Annotated[NumFolds, Flag("Folds, spread over all history.", "K")] = 6
+    series: SeriesNames = ()
+    universe: UniverseFile = None
+    source: SourceName = "vision"
+    data_dir: DataFolder = None
+    tables: TablesFolder = None
+    history: HistoryBars = None
+    bars: FoldBars = None
+    epochs: MostEpochs = None
+    seeds: Annotated[AtLeastOne, Flag("Repeat with other seeds; how far numbers spread.", "N")] = 1
+    device: Device = "auto"
+    workers: Workers = "auto"
+    fleet_size: FleetSize = "auto"
+    engine: EngineName = "local"
+    address: ClusterAddress = None
+    out: Annotated[Path | None, Flag("Its folder. Default: backtests/PROFILE.", "DIR")] = None
+
+
+@dataclass(frozen=True)
+class PreparedBacktest:
+    """A back-test that only has to be begun."""
+
+    path: Path  # its folder
+    backtest: "Backtest"  # what is to be done
+    source: CandleSource  # where candles come from
+    engine: "Engine"  # what trains
+    num_seeds: int = 1  # how many seeds, the profile's own included
+
+    @classmethod
+    def from_options(cls, options: BacktestOptions, command: str) -> "PreparedBacktest":
+        """Check the options, and turn them into a back-test, a source and an engine.
+
+        Args:
+            options: The options.
+            command: The command line that continues, for the record.
+
+        Raises:
+            V8Error: If one of the options cannot mean anything, or what it names is not there.
+        """
+        profile = load_profile(options.profile).with_budget(newest_bars=options.bars, epochs=options.epochs)
+        requested = chosen_series(options.series, options.universe)
+        source = open_source(options.source, data_dir=options.data_dir)
+        require_covariate_files([profile], options.tables)
+        series = requested or served_series(source)
+
+        from v8.runs.backtest import Backtest  # noqa: PLC0415 - after what is refused in a moment
+        from v8.runs.engines import choose_engine  # noqa: PLC0415
+
+        engine = choose_engine(
+            options.engine,
+            device=options.device,
+            workers=options.workers,
+            fleet_size=options.fleet_size,
+            address=options.address,
+        )
+        return cls(
+            path=options.out or Path("backtests") / profile.name,
+            backtest=Backtest(
+                profile=profile,
+                series=series,
+                num_folds=options.folds,
+                history_bars=options.history,
+                command=command,
+                tables=options.tables,
+            ),
+            source=source,
+            engine=engine,
+            num_seeds=options.seeds,
+        )

@@ -26,13 +26,13 @@ from v8.runs.events import (
     CandleFinding,
     NewerCandles,
     Note,
+    RunObserver,
     SeriesOutcome,
     StageStarted,
     Waiting,
     run_isolated,
     with_error,
 )
-from v8.runs.observers import RunObserver
 from v8.runs.plan import Plan
 from v8.runs.run_folder import RunFolder
 

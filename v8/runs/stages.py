@@ -51,9 +51,8 @@ from v8.model.training.formula import FormulaTrainer
 from v8.model.training.trainer import FleetMember, InitialWeights, Trainer, TrainingResult
 from v8.profile.columns import TASK_OHLC
 from v8.profile.indicators import FEATURES, ancestry, definitions
-from v8.runs.events import EpochEnded, Note, SeriesOutcome, StageStarted, run_isolated
-from v8.runs.jobs import Job
-from v8.runs.observers import RunObserver
+from v8.runs.events import EpochEnded, Note, RunObserver, SeriesOutcome, StageStarted, run_isolated
+from v8.runs.plan import Job
 from v8.runs.run_folder import now_iso
 
 CHECKPOINT: Final = Path(".training", "checkpoint.npz")
@@ -77,7 +76,7 @@ class _TestSpanResults:
 
 @dataclass(frozen=True, eq=False)
 class TrainedSeries:
-    """A series that is trained, on its way to the process that finishes it (`v8.runs.finishers`)."""
+    """A series that is trained, on its way to the process that finishes it (`v8.runs.workers`)."""
 
     job: Job
     result: TrainingResult

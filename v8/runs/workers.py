@@ -16,6 +16,12 @@ and signals them by SIGTERM to stop after their batch. A worker whose parent is 
 A worker sends through its pipe the most series of one program once it can begin, then events, each series'
 `SeriesOutcome` last. It gets a list of `Job`s first, and another one after the last outcome of each list,
 until the pipe closes.
+
+On a machine with a GPU one process trains, and evaluating a series keeps one core busy a hundred times as
+long as training it keeps the GPU. So each core gets a process without a GPU (`FinisherPool`), a worker, too.
+It makes features and windows of a series again, from the store, evaluates and saves what was trained; the
+artefact is the same, to the bit of its weights. What is under way when the run is killed goes on from its
+checkpoint.
 """
 
 import multiprocessing
@@ -30,22 +36,28 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
-from typing import Any, Final, Generic, Protocol, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from v8.base.errors import with_parameters
-from v8.base.hardware import has_gpu
+from v8.base.hardware import has_gpu, num_usable_cores, process_variables
 from v8.base.interruption import deferred_interrupts
 from v8.base.invocation import children_with_safe_path, explained_imports, explained_start
 from v8.base.plugins import load_plugins, loaded, other_plugins
 from v8.base.resources import resource_scope
 from v8.base.starting import quiet_start
 from v8.base.variables import with_variables
+from v8.data.features.store import FeatureStore
 from v8.data.market.series import Series
 from v8.model.networks.programs import kept_programs
 from v8.profile.profile import Profile
-from v8.runs.events import Event, Note, SeriesOutcome
-from v8.runs.jobs import Engine, Job
-from v8.runs.observers import EventCallback, RunObserver, warnings_as_notes
+from v8.runs.events import Event, EventCallback, Note, RunObserver, SeriesOutcome, warnings_as_notes
+from v8.runs.machine import affordable_workers
+from v8.runs.plan import DeviceSettings, Engine, Job
+
+if TYPE_CHECKING:
+    from v8.runs.stages import TrainedSeries  # at run time it would import TensorFlow
+
 
 TRIES: Final = 2  # a series whose worker died is given to one more; then it has failed
 MOST_PROFILES: Final = 8
@@ -54,6 +66,10 @@ TensorFlow never frees a program."""
 POLL_S: Final = 0.2  # how long a wait for events lasts before it is checked whether it was interrupted
 STOP_S: Final = 2.0
 """How long processes may take to stop before they are killed; checkpoints keep their epochs."""
+
+
+FEWEST_SERIES: Final = 8
+"""Series from which on `FinisherPool` is worth it: it starts as long as three to five are evaluated."""
 _profile_places: Final[dict[str, int]] = {}
 """Digests of the profiles that workers of this process have trained, each with how many came before it."""
 
@@ -204,6 +220,55 @@ class _TrainingPool(WorkerPool[Job]):
         variables = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}
         arguments = (self._profile, gpu, self._fleet_size, self._even_share)
         return Worker("v8-worker", _serve, *arguments, gpu=gpu, variables=variables)
+
+
+def num_finishers(jobs: Sequence[Job]) -> int:
+    """Return how many processes finish what this one trains on a GPU; 0 where it does all itself."""
+    if not has_gpu() or len(jobs) < FEWEST_SERIES or jobs[0].profile.family.is_formula:
+        return 0
+    return affordable_workers(min(num_usable_cores(), len(jobs)))
+
+
+class FinisherPool(WorkerPool["TrainedSeries"]):
+    """Processes that finish what this one trains; they start when the pool is made.
+
+    Args:
+        num: How many, at least 1.
+        profile: That of all series.
+        device_settings: Those of the process that trains them.
+        store: Folder of the feature store.
+    """
+
+    def __init__(self, num: int, profile: Profile, device_settings: DeviceSettings, store: Path) -> None:
+        super().__init__()
+        self._num = num
+        self._arguments = (profile, device_settings, store)
+        for _ in range(num):
+            self._queue.held[self._new_worker(None)] = []
+
+    def _new_worker(self, gpu: str | None) -> "Worker":
+        return Worker("v8-finisher", _finish_series, *self._arguments, variables=process_variables("cpu"))
+
+    def report_to(self, observer: RunObserver) -> None:
+        """Begin a run: pass on to its observer what happens from now on."""
+        workers = self._queue.held
+        self._queue = JobQueue([], observer)
+        self._queue.held = workers
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a series waits or is under way."""
+        return bool(self._queue) or super().is_busy
+
+    def add(self, trained: "TrainedSeries") -> None:
+        """Let one more series be finished, as soon as a process is free."""
+        self._queue.append(trained)
+        for worker, jobs in self._queue.held.items():
+            if worker.is_ready and not jobs:
+                self._fill(worker)
+                return
+        if len(self._queue.held) < self._num:  # one has died, when nothing waited
+            self._start(None)
 
 
 class JobQueue(Generic[AnyJob]):
@@ -360,6 +425,22 @@ def _serve(pipe: Connection, profile: Profile, gpu: str | None, size: int | None
         while True:
             for outcome in engine.train(pipe.recv(), observer):
                 pipe.send(outcome)
+
+
+@kept_programs()
+def _finish_series(pipe: Connection, profile: Profile, device_settings: DeviceSettings, folder: Path) -> None:
+    """Be a process of `FinisherPool`: finish series that come through the pipe, one at a time."""
+    with quiet_start():
+        from v8.runs import local, stages  # noqa: PLC0415 - the module of a pool starts no TensorFlow
+
+    with obeying_parent(pipe) as (observer, check):
+        trainer = local.new_trainer(profile, device_settings)
+        store = FeatureStore(folder)
+        pipe.send(1)
+        while True:
+            for trained in pipe.recv():
+                check()
+                pipe.send(stages.finish_trained(trained, trainer, store, observer))
 
 
 def _run_function(pipe: Connection, plugins: Mapping[str, str], packed: bytes) -> None:

@@ -25,8 +25,7 @@ from v8.base.hardware import process_variables
 from v8.base.invocation import command
 from v8.base.registry import advice
 from v8.profile.profile import profile_names
-from v8.runs.backtest_options import BacktestOptions, NumFolds
-from v8.runs.options import RunOptions
+from v8.runs.options import BacktestOptions, NumFolds, RunOptions
 
 MOST_SERIES: Final = 40
 MOST_LINES: Final = 10  # of the progress that `status` shows

@@ -20,9 +20,8 @@ from v8.base.errors import ProfileError, StorageError, V8Error
 from v8.data.market.series import Series
 from v8.data.market.sources.demo import DemoSource
 from v8.runs.engines import remote_placement
-from v8.runs.events import Event, Note, SeriesOutcome, SeriesStarted
-from v8.runs.jobs import Job
-from v8.runs.observers import EventCallback
+from v8.runs.events import Event, EventCallback, Note, SeriesOutcome, SeriesStarted
+from v8.runs.plan import Job
 from v8.runs.workers import JobQueue
 
 NAMES = ("BTCUSDT-15m", "ETHUSDT-15m", "BNBUSDT-15m", "XRPUSDT-15m")

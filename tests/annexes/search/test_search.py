@@ -29,10 +29,9 @@ from v8.model.evaluation.evaluation import MODEL
 from v8.model.evaluation.fold_losses import Cell
 from v8.profile.profile import Profile, config_path, load_profile
 from v8.runs.backtest import Backtest
-from v8.runs.events import SeriesOutcome
-from v8.runs.jobs import Engine, Job
+from v8.runs.events import RunObserver, SeriesOutcome
 from v8.runs.local import InProcessEngine
-from v8.runs.observers import RunObserver
+from v8.runs.plan import Engine, Job
 
 BTC = Series("BTCUSDT", "15m")
 RANGES = {"batch_size": Range(choices=[32, 64, 128]), "learning_rate": Range(low=1e-4, high=1e-2, log=True)}

@@ -24,11 +24,9 @@ from v8.data.market.series import Series
 from v8.model.evaluation.evaluation import Evaluation
 from v8.model.training.trainer import EpochRecord
 from v8.profile.profile import load_profile
-from v8.runs.events import EpochEnded, Event, Note, SeriesOutcome
-from v8.runs.following import Follower, followers
-from v8.runs.observers import RunContext
+from v8.runs.events import EpochEnded, Event, Note, RunContext, SeriesOutcome
 from v8.runs.plan import Plan
-from v8.runs.trackers import TRACKERS, TrackerError, TrackerKind, check_trackers
+from v8.runs.trackers import TRACKERS, Follower, TrackerError, TrackerKind, check_trackers, followers
 
 REPOSITORY = Path(__file__).parents[3]
 SERIES = Series("BTCUSDT", "15m")
@@ -154,7 +152,7 @@ def run_python(code: str, **variables: str) -> str:
 
 @pytest.mark.process
 def test_nothing_is_imported_that_was_not_asked_for() -> None:
-    code = "import sys, v8.runs.following\nprint({'tensorboard', 'wandb', 'tensorflow'} & set(sys.modules))"
+    code = "import sys, v8.runs.trackers\nprint({'tensorboard', 'wandb', 'tensorflow'} & set(sys.modules))"
     assert run_python(code) == "set()"
 
 

@@ -18,8 +18,8 @@ from v8.forecaster.model_file import check_keras_file
 from v8.forecaster.shared_models import SharedModels
 from v8.profile.columns import OHLC
 from v8.profile.profile import Profile
+from v8.runs.events import RunObserver
 from v8.runs.local import InProcessEngine
-from v8.runs.observers import RunObserver
 
 pytestmark = [pytest.mark.nightly, pytest.mark.tf, pytest.mark.process]
 

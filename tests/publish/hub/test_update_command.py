@@ -46,10 +46,9 @@ from v8.profile.profile import load_profile
 from v8.publish.hub.publish import publish
 from v8.publish.hub.staging import stage_run
 from v8.publish.report.outputs import ReportWriter
-from v8.runs.events import SeriesOutcome
-from v8.runs.jobs import Engine, Job
+from v8.runs.events import RunObserver, SeriesOutcome
 from v8.runs.local import InProcessEngine
-from v8.runs.observers import RunObserver
+from v8.runs.plan import Engine, Job
 from v8.runs.run_folder import RunFolder, RunRecord
 from v8.runs.serving import served_folder
 from v8.runs.stages import CHECKPOINT

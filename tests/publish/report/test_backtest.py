@@ -25,7 +25,7 @@ from v8.publish.report.backtest import (
     tables,
     verdicts,
 )
-from v8.runs.backtest_results import BacktestPlan, Fold, results_of
+from v8.runs.backtest import BacktestPlan, Fold, results_of
 
 NUM = 200
 BAR_S = 900

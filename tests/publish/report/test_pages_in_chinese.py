@@ -24,7 +24,7 @@ from v8.forecaster.series_artifact import ForecastSample, SampledForecast
 from v8.model.baselines.baselines import BASELINES
 from v8.publish.report.backtest import backtest_page
 from v8.publish.report.markup import join
-from v8.runs.backtest_results import results_of
+from v8.runs.backtest import results_of
 
 NAMES = (
     *(name for key in BASELINES for name in (key, spaced(key))),

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from v8.profile.profile import Profile, load_profile
+from v8.runs import machine
 from v8.runs.estimate import RunCost, known_cost, save_cost
-from v8.runs.machine import choices
-from v8.runs.machine.choices import cached_measurement
+from v8.runs.machine import cached_measurement
 
 DEEP = 100_000
 
@@ -56,7 +56,7 @@ def test_a_number_format_is_taken_from_the_list_only(
     content: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("V8_HOME", str(tmp_path))
-    kind = choices.MEASUREMENT_OF_FORMATS
+    kind = machine.MEASUREMENT_OF_FORMATS
     sound = {"float32": 1.0, "mixed_bfloat16": 2.0}
     assert cached_measurement(kind, "precision", {}, lambda: sound) == sound
     assert cached_measurement(kind, "precision", {}, dict) == sound
@@ -69,12 +69,12 @@ def test_what_is_chosen_is_a_format_of_keras(
     profile: Profile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("V8_HOME", str(tmp_path))
-    monkeypatch.setattr(choices, "MIN_FLOP_TO_MEASURE", 0.0)
-    monkeypatch.setattr(choices, "_time_steps", lambda *_, **__: [{"float32": 1.0, "mixed_bfloat16": 0.5}])
+    monkeypatch.setattr(machine, "MIN_FLOP_TO_MEASURE", 0.0)
+    monkeypatch.setattr(machine, "_time_steps", lambda *_, **__: [{"float32": 1.0, "mixed_bfloat16": 0.5}])
     measured = profile.but(precision="auto")
 
     def chosen() -> str:
-        return choices.choose_precision(measured, may_have_gpu=False, on_message=lambda text: None)
+        return machine.choose_precision(measured, may_have_gpu=False, on_message=lambda text: None)
 
     assert chosen() == "float32"
     put(tmp_path, "precision", {"float32": 1.0, "evil": 100.0})

@@ -14,8 +14,8 @@ from tiny_profiles import tiny_profile
 from v8.base.child import ChildResult
 from v8.model.networks.programs import STEPS_VARIABLE, Loops, training_flop_per_window
 from v8.profile.profile import Profile, load_profile
-from v8.runs.machine import choices
-from v8.runs.machine.choices import (
+from v8.runs import machine
+from v8.runs.machine import (
     FLAGS,
     GPU_LOOPS,
     MEASURED_GPU_LOOPS,
@@ -26,7 +26,7 @@ from v8.runs.machine.choices import (
 
 MakeProfile = Callable[..., Profile]
 
-LEAST_FLOP_ON_GPU = choices.MIN_FLOP_TO_MEASURE_ON_GPU  # the tests set another
+LEAST_FLOP_ON_GPU = machine.MIN_FLOP_TO_MEASURE_ON_GPU  # the tests set another
 SPEEDS = [600.0, 750.0, 700.0]
 """Windows per processor second with each set of flags: the second is fastest."""
 
@@ -36,7 +36,7 @@ def single_threaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("V8_HOME", str(tmp_path))
     monkeypatch.setenv("XLA_FLAGS", TASK_PER_OPERATION)
     for name in ("MIN_FLOP_TO_MEASURE", "MIN_FLOP_TO_MEASURE_ON_GPU"):
-        monkeypatch.setattr(choices, name, 1.0)
+        monkeypatch.setattr(machine, name, 1.0)
 
 
 def told(monkeypatch: pytest.MonkeyPatch, *answers: list[float]) -> list[Profile]:
@@ -48,7 +48,7 @@ def told(monkeypatch: pytest.MonkeyPatch, *answers: list[float]) -> list[Profile
         asked.append(profile)
         return [{"float32": speed} if speed else {} for speed in waiting.pop(0)]
 
-    monkeypatch.setattr(choices, "_time_steps", timed)
+    monkeypatch.setattr(machine, "_time_steps", timed)
     return asked
 
 
@@ -112,7 +112,7 @@ def test_a_short_training_is_not_worth_the_measurement(monkeypatch: pytest.Monke
     profile = tiny_profile()
     num_windows = profile.training.epochs * profile.newest_bars
     least = 1.01 * num_windows * training_flop_per_window(profile)
-    monkeypatch.setattr(choices, "MIN_FLOP_TO_MEASURE", least)
+    monkeypatch.setattr(machine, "MIN_FLOP_TO_MEASURE", least)
     assert (settled(profile), asked) == (TASK_PER_OPERATION, [])
 
 
@@ -124,7 +124,7 @@ def test_each_set_of_flags_is_measured_in_a_process_of_its_own(monkeypatch: pyte
         measured.extend(calls)
         return [ChildResult(({"float32": rate},), None, 0.0, 0, "") for rate in SPEEDS]
 
-    monkeypatch.setattr(choices, "run_in_children", run_in_children)
+    monkeypatch.setattr(machine, "run_in_children", run_in_children)
     assert settled(tiny_profile()) == FLAGS["whole"]
     assert [call.environment["XLA_FLAGS"] for call in measured] == list(FLAGS.values())
     assert all(call.options == measured[0].options for call in measured)
@@ -143,7 +143,7 @@ def gpu_speeds(monkeypatch: pytest.MonkeyPatch, **speeds: float) -> list[dict[st
             return [ChildResult((), None, 0.0, -6, "")]
         return [ChildResult(({"float32": speed},), None, 0.0, 0, "")]
 
-    monkeypatch.setattr(choices, "run_in_children", run_in_children)
+    monkeypatch.setattr(machine, "run_in_children", run_in_children)
     monkeypatch.delenv("XLA_FLAGS")
     return environments
 
@@ -163,7 +163,7 @@ def test_on_a_gpu_the_fastest_way_that_works_is_chosen_once(monkeypatch: pytest.
 
 @pytest.mark.process
 def test_a_training_of_minutes_on_a_gpu_is_not_worth_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choices, "MIN_FLOP_TO_MEASURE_ON_GPU", LEAST_FLOP_ON_GPU)
+    monkeypatch.setattr(machine, "MIN_FLOP_TO_MEASURE_ON_GPU", LEAST_FLOP_ON_GPU)
     environments = gpu_speeds(monkeypatch, gpu=100.0, gpu_trips_of_60=130.0)
     assert choose_loops(load_profile("aligned"), may_have_gpu=True, on_message=pytest.fail) == "gpu"
     assert not environments

@@ -11,8 +11,8 @@ import pytest
 from tiny_profiles import tiny_profile
 
 from v8.profile.profile import Profile, load_profile
-from v8.runs.machine import choices
-from v8.runs.machine.choices import FORMATS, GAIN_TO_CHANGE, choose_precision, fastest_format
+from v8.runs import machine
+from v8.runs.machine import FORMATS, GAIN_TO_CHANGE, choose_precision, fastest_format
 
 MakeProfile = Callable[..., Profile]
 
@@ -23,7 +23,7 @@ AUTO = {"precision": "auto"}
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("V8_HOME", str(tmp_path))
     monkeypatch.setattr(
-        choices, "MIN_FLOP_TO_MEASURE", 0.0
+        machine, "MIN_FLOP_TO_MEASURE", 0.0
     )  # else no network of a test is worth a measurement
     return tmp_path
 
@@ -37,7 +37,7 @@ def told(monkeypatch: pytest.MonkeyPatch, *answers: dict[str, float]) -> list[tu
         asked.append((is_short, tuple(formats)))
         return [waiting.pop(0)]
 
-    monkeypatch.setattr(choices, "_time_steps", timed)
+    monkeypatch.setattr(machine, "_time_steps", timed)
     return asked
 
 
@@ -83,7 +83,7 @@ def test_a_format_that_was_asked_for_needs_no_measurement(monkeypatch: pytest.Mo
 
 
 def test_work_of_seconds_is_not_measured_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choices, "MIN_FLOP_TO_MEASURE", 2e13)
+    monkeypatch.setattr(machine, "MIN_FLOP_TO_MEASURE", 2e13)
     asked = told(monkeypatch)
     lines = list[str]()
     for profile in (load_profile("frontier"), tiny_profile(training=AUTO)):
@@ -108,14 +108,14 @@ def test_a_measurement_that_fails_means_float32_and_says_so(monkeypatch: pytest.
 @pytest.mark.nightly
 @pytest.mark.process
 def test_the_real_measurement_times_every_format(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    timed = choices._time_steps
+    timed = machine._time_steps
     found = list[dict[str, float]]()
 
     def remembered(*given: Any, **options: Any) -> list[dict[str, float]]:
         found.extend(timed(*given, **options))
         return found[-1:]
 
-    monkeypatch.setattr(choices, "_time_steps", remembered)
+    monkeypatch.setattr(machine, "_time_steps", remembered)
     tasks = {"ohlc": {"weight": 1.0, "loss": "mae"}}
     small = tiny_profile("lstm_dense", tasks=tasks, training=AUTO)  # every format is compiled by itself
     chosen = choose_precision(small, may_have_gpu=False, on_message=lambda text: None)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from v8.runs.machine.choices import (
+from v8.runs.machine import (
     NUM_TRIES,
     WORKER_BYTES,
     affordable_workers,
@@ -67,9 +67,9 @@ def test_what_was_measured_serves_the_next_run_but_memory_is_looked_at_again(
     chosen = measured_workers(2)
     assert chosen in (1, 2)
     (file,) = (tmp_path / "machine").glob("workers-*.json")
-    monkeypatch.setattr("v8.runs.machine.choices.threads_speed", None)
+    monkeypatch.setattr("v8.runs.machine.threads_speed", None)
     assert measured_workers(2) == chosen
-    monkeypatch.setattr("v8.runs.machine.choices.free_bytes", lambda: 0)
+    monkeypatch.setattr("v8.runs.machine.free_bytes", lambda: 0)
     assert measured_workers(2) == 1
     monkeypatch.undo()
     monkeypatch.setenv("V8_HOME", str(tmp_path))

@@ -21,7 +21,7 @@ from v8.cli.shared import takes_options
 
 if TYPE_CHECKING:
     from v8.api.board import Board
-    from v8.runs.backtest_results import BacktestResults
+    from v8.runs.backtest import BacktestResults
 
 
 @takes_options(ComparisonOptions)
@@ -72,8 +72,7 @@ def _compare_back_tests(prepared: PreparedComparison, num_folds: int) -> None:
     from v8.annexes.comparison.shared_errors import share_windows, shared_windows_note
     from v8.base.terminal import print_lines, print_table
     from v8.publish.report.backtest import POOL_NOTE, pool_table
-    from v8.runs.backtest import Backtest
-    from v8.runs.backtest_results import read_cells, results_of
+    from v8.runs.backtest import Backtest, read_cells, results_of
     from v8.runs.engines import choose_engine
 
     options = prepared.options

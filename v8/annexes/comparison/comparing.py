@@ -18,8 +18,9 @@ from v8.data.market.series import Series
 from v8.data.market.sources.source import CandleSource, SeriesLister, open_source
 from v8.profile.profile import Profile, load_profile, profile_names, recorded_profile
 from v8.runs import options as run_options
-from v8.runs.backtest_options import NumBars, NumFolds
 from v8.runs.options import (
+    NumBars,
+    NumFolds,
     chosen_series,
     contradiction,
     require_covariate_files,
@@ -196,7 +197,7 @@ def _place(device: str, fleet_size: int | str) -> "Placement":
 
 def _num_workers(placement: "Placement") -> int:
     """Return how many processes a run on this machine uses in parallel."""
-    from v8.runs.machine.choices import measured_workers  # noqa: PLC0415 - see the top
+    from v8.runs.machine import measured_workers  # noqa: PLC0415 - see the top
 
     if placement.is_measured:
         return measured_workers(placement.num_workers)

@@ -36,9 +36,8 @@ from v8.model.networks.programs import training_flop_per_window
 from v8.profile.profile import Profile, recorded_profile
 from v8.publish.report.outputs import ReportWriter
 from v8.runs.engines import choose_device
-from v8.runs.events import EpochEnded, Event, SeriesOutcome
+from v8.runs.events import EpochEnded, Event, EventCallback, ObserverGroup, SeriesOutcome
 from v8.runs.execution import run_plan
-from v8.runs.observers import EventCallback, ObserverGroup
 from v8.runs.plan import make_plan
 from v8.runs.run_folder import RunFolder, RunRecord, locate_run, read_run
 from v8.runs.serving import served_folder

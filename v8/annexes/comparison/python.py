@@ -20,7 +20,7 @@ from v8.base.interruption import watch_interrupts
 from v8.base.invocation import command
 from v8.base.options import AtLeastOne
 from v8.profile.profile import Profile
-from v8.runs.backtest_options import NumBars
+from v8.runs.options import NumBars
 
 
 @in_python

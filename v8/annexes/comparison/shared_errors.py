@@ -29,7 +29,7 @@ from v8.model.evaluation.evaluation import MODEL
 from v8.model.evaluation.fold_losses import Cell, best_baselines
 from v8.model.evaluation.significance import is_lower
 from v8.profile.tasks import TASKS
-from v8.runs.backtest_results import read_cell
+from v8.runs.backtest import read_cell
 from v8.runs.serving import served_folder
 
 SAME_SHARE: Final = 1e-3

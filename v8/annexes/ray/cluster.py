@@ -44,10 +44,9 @@ from v8.base.starting import light_start
 from v8.base.storage import aside_of, digest_bytes, home, passing_folder, sweep
 from v8.base.variables import with_variables
 from v8.model.networks.programs import kept_programs
-from v8.runs.events import Event, Note, SeriesOutcome
-from v8.runs.jobs import Engine, Job
-from v8.runs.observers import EventCallback, RunObserver, warnings_as_notes
+from v8.runs.events import Event, EventCallback, Note, RunObserver, SeriesOutcome, warnings_as_notes
 from v8.runs.options import Placement
+from v8.runs.plan import Engine, Job
 from v8.runs.workers import POLL_S, JobQueue, Process
 
 START_NOTICE_S: Final = 30.0  # the user is notified if Ray takes longer to start the first task, in seconds

@@ -20,12 +20,18 @@ from v8.base.registry import require_package
 from v8.data.market.sources.source import open_source
 from v8.profile.profile import Profile, config_path, key_places, load_profile, profile_names
 from v8.runs import options as run_options
-from v8.runs.backtest_options import FoldBars, HistoryBars, NumFolds
-from v8.runs.options import chosen_series, require_covariate_files, served_series
+from v8.runs.options import (
+    FoldBars,
+    HistoryBars,
+    NumFolds,
+    chosen_series,
+    require_covariate_files,
+    served_series,
+)
 
 if TYPE_CHECKING:  # as in `v8.runs.options`
     from v8.annexes.search.search import Search
-    from v8.runs.observers import RunObserver
+    from v8.runs.events import RunObserver
 
 NumTrials = Annotated[int, Field(ge=1, le=100_000)]
 Hours = Annotated[float, Field(ge=0)]

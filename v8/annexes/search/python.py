@@ -15,7 +15,7 @@ from v8.base.interruption import watch_interrupts
 from v8.base.invocation import command
 from v8.base.options import AtLeastOne
 from v8.profile.profile import Profile, load_profile
-from v8.runs.backtest_options import NumBars, NumFolds
+from v8.runs.options import NumBars, NumFolds
 
 
 @in_python

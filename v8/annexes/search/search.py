@@ -42,20 +42,20 @@ from v8.model.evaluation.evaluation import MODEL
 from v8.model.evaluation.fold_losses import Cell, tested
 from v8.model.evaluation.significance import ALPHA, corrected_p_values
 from v8.profile.profile import Profile
-from v8.runs.backtest import Backtest, begin_or_continue, run_fold
-from v8.runs.backtest_results import (
+from v8.runs.backtest import (
     PLAN_FILE,
+    Backtest,
     BacktestPlan,
     BacktestResults,
     Fold,
+    begin_or_continue,
     hold_backtest,
     read_cells,
     results_of,
+    run_fold,
 )
-from v8.runs.events import Note
-from v8.runs.jobs import Engine
-from v8.runs.observers import RunObserver, observed
-from v8.runs.plan import make_plan
+from v8.runs.events import Note, RunObserver, observed
+from v8.runs.plan import Engine, make_plan
 
 START: Final = "start"  # folder of the profile that a search starts from, and its name among forecasters
 FILES: Final = ("winner.yaml", "trials.csv", "trials.json")  # that are written in the end

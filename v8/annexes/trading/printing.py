@@ -11,7 +11,7 @@ from v8.base.terminal import print_lines, print_page, print_table
 from v8.cli.shared import settle_process
 from v8.data.market.sources.source import CandleSource, OpenedSource
 from v8.publish.report.markup import DEMO_WARNING, Html, join
-from v8.runs.backtest_results import BacktestResults, recorded_folders
+from v8.runs.backtest import BacktestResults, recorded_folders
 
 
 def print_trading(

@@ -178,14 +178,14 @@ Loops = Literal[
 """A form, as `run.json` stores it.
 
 On a CPU `stepwise` runs each operation of a time step as one task; the others are fused loops, one kernel for
-the whole loop, and differ in the tiles of its matrix products (`v8.runs.machine.choices.FLAGS`). On a GPU:
-how kernels are launched (`v8.runs.machine.choices.GPU_LOOPS`)."""
+the whole loop, and differ in the tiles of its matrix products (`v8.runs.machine.FLAGS`). On a GPU:
+how kernels are launched (`v8.runs.machine.GPU_LOOPS`)."""
 
 
 STEPS_PER_TRIP: Final = 6
 """The default: more steps hardly save kernels, and take much longer to compile."""
 STEPS_VARIABLE: Final = "V8_STEPS_PER_TRIP"
-"""Environment variable by which `v8.runs.machine.choices` passes another number to the processes of a run.
+"""Environment variable by which `v8.runs.machine` passes another number to the processes of a run.
 Where it is set, loops have that form without a GPU, too, so that the form can be tested."""
 
 

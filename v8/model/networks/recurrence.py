@@ -1,7 +1,7 @@
 """LSTM and GRU over whole sequences, with hand-derived gradients, for one model or many.
 
 The loop over time does one matrix product a step and the elementwise work. The backward loop also computes
-the derivatives of the gates: in a fused loop, which XLA compiles to one kernel (`v8.runs.machine.choices`),
+the derivatives of the gates: in a fused loop, which XLA compiles to one kernel (`v8.runs.machine`),
 that costs less than storing them as arrays. The input projection and the weight gradients are single large
 products outside the loop. Gate order, formulas and results are those of keras.layers.LSTM and
 keras.layers.GRU(reset_after=True) with default activations; gradients follow Hochreiter & Schmidhuber 1997

@@ -1,6 +1,6 @@
 """The headline, the tables and the page of a back-test, as the terminal and `backtest.html` show them.
 
-`v8.model.evaluation.fold_losses` computes the figures and `v8.runs.backtest_results` reads them; here they
+`v8.model.evaluation.fold_losses` computes the figures and `v8.runs.backtest` reads them; here they
 are only shown. `backtest.json` holds everything. `backtest.html` opens with the verdict over all folds and
 folds the details away.
 """
@@ -31,8 +31,7 @@ from v8.publish.report.verdict import (
     source_in_words,
     titled,
 )
-from v8.runs.backtest import SeedSpread
-from v8.runs.backtest_results import RESULTS_FILE, BacktestPlan, BacktestResults
+from v8.runs.backtest import RESULTS_FILE, BacktestPlan, BacktestResults, SeedSpread
 
 PAGE_FILE: Final = "backtest.html"
 

@@ -35,8 +35,16 @@ from v8.model.evaluation.leaderboard import LeaderboardRow, SeriesResult, Verdic
 from v8.publish.report import page, series_section
 from v8.publish.report.markup import DEMO_WARNING, Html
 from v8.publish.report.verdict import headline_intervals
-from v8.runs.events import Event, GettingReady, Note, PageWritten, RunSummary, SeriesOutcome
-from v8.runs.observers import RunContext, RunObserver
+from v8.runs.events import (
+    Event,
+    GettingReady,
+    Note,
+    PageWritten,
+    RunContext,
+    RunObserver,
+    RunSummary,
+    SeriesOutcome,
+)
 from v8.runs.run_folder import RunRecord, read_run
 from v8.runs.serving import FinishedSeries, read_finished, read_test_losses, served_folder
 

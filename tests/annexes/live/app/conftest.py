@@ -115,9 +115,9 @@ def fleet_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     profile = tiny_ranged_profile(training={"epochs": 1})
 
     def train(home: Path) -> None:
-        from v8.runs.jobs import Job
+        from v8.runs.events import RunObserver
         from v8.runs.local import InProcessEngine
-        from v8.runs.observers import RunObserver
+        from v8.runs.plan import Job
 
         def job(name: str) -> Job:
             candles = open_source("demo").candles(Series.parse(name), profile.newest_bars)

@@ -46,9 +46,9 @@ from v8.profile.profile import recorded_profile
 from v8.profile.tasks import TASKS
 from v8.publish.report.card import model_card
 from v8.publish.report.pictures import draw_forecast
-from v8.runs.jobs import Job
+from v8.runs.events import RunObserver
 from v8.runs.local import InProcessEngine
-from v8.runs.observers import RunObserver
+from v8.runs.plan import Job
 from v8.runs.run_folder import RunFolder, RunRecord, read_run
 
 pytestmark = [pytest.mark.nightly, pytest.mark.tf]

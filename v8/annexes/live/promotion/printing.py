@@ -21,8 +21,8 @@ from v8.cli import shared as cli
 from v8.data.market.series import Series
 from v8.data.market.sources.source import present_source
 from v8.publish.report.outputs import ReportWriter, RunOutputs
-from v8.runs.jobs import Engine
-from v8.runs.observers import ObserverGroup
+from v8.runs.events import ObserverGroup
+from v8.runs.plan import Engine
 from v8.runs.run_folder import read_run
 
 

@@ -66,11 +66,18 @@ from v8.model.evaluation.metrics import measure_errors
 from v8.model.evaluation.significance import Losses
 from v8.profile.formulas import DAY_S
 from v8.profile.profile import network_outputs, recorded_profile
-from v8.runs.events import Event, Note, RunSummary, SeriesOutcome, run_isolated
+from v8.runs.events import (
+    Event,
+    Note,
+    ObserverGroup,
+    RunContext,
+    RunObserver,
+    RunSummary,
+    SeriesOutcome,
+    run_isolated,
+)
 from v8.runs.execution import run_plan
-from v8.runs.jobs import ArtifactSettings, Engine
-from v8.runs.observers import ObserverGroup, RunContext, RunObserver
-from v8.runs.plan import Plan, make_plan
+from v8.runs.plan import ArtifactSettings, Engine, Plan, make_plan
 from v8.runs.run_folder import RUN_FILE, now_iso, read_run
 from v8.runs.serving import SERVING_FILE, artifact_folder, generation_folder
 

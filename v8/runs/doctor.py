@@ -16,7 +16,7 @@ from v8.base.child import ChildCall, ChildResult, run_in_children
 from v8.base.hardware import describe_machine, load
 from v8.model.networks.programs import ceiling_pct, training_flop_per_window
 from v8.profile.profile import Profile
-from v8.runs.machine.choices import (
+from v8.runs.machine import (
     FORMATS,
     Measurement,
     MeasurementRequest,
