@@ -33,7 +33,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, os.environ.get("MEASURED_CHECKOUT", str(REPOSITORY)))
 
 from v8.base.hardware import describe_machine
-from v8.data.features.table import compute_table
+from v8.data.features import compute_table
 from v8.data.market.series import Series
 from v8.data.market.sources.source import open_source
 from v8.data.windows.dataset import prepare_series, table_columns

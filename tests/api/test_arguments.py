@@ -16,7 +16,7 @@ from v8.api.runs import OPTIONS, train
 from v8.base.errors import ArgumentError, DataError, StorageError, V8Error
 from v8.cli.commands import run as run_command
 from v8.cli.options import with_plugins
-from v8.data.features.table import compute_table
+from v8.data.features import compute_table
 from v8.forecaster.forecaster import SeenCandlesWarning
 
 NEVER: tuple[Any, ...] = (object(), 1j, b"BTCUSDT-15m", float("nan"), "x" * 5_000, "a\0b", [1, [object()]])

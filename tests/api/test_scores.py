@@ -13,7 +13,7 @@ from tiny_profiles import tiny_profile
 
 import v8
 from v8.base.errors import ArgumentError, ArtifactError
-from v8.data.features.table import compute_table
+from v8.data.features import compute_table
 from v8.data.market.series import iso
 from v8.data.windows.dataset import SeriesData, prepare_series, table_columns
 from v8.model.baselines.baselines import BASELINES, Baseline, reference_baseline

@@ -19,8 +19,8 @@ from v8.annexes.live.ledger.database import Ledger
 from v8.base.errors import V8Error
 from v8.base.reading import open_given, read_given
 from v8.base.storage import FolderLock, WriterLock, digest_file, write_text
-from v8.data.features.store import FeatureStore
-from v8.data.features.table import compute_table
+from v8.data.feature_store import FeatureStore
+from v8.data.features import compute_table
 from v8.data.market.series import Series
 from v8.data.market.sources.source import open_source
 from v8.data.market.store import CandleStore

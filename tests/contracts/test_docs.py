@@ -29,7 +29,7 @@ import v8
 from v8.base.plugins import load_plugins
 from v8.base.version import VERSION
 from v8.cli.app import app
-from v8.data.features.table import compute_table
+from v8.data.features import compute_table
 from v8.data.market.series import Series
 from v8.data.market.sources.demo import DemoSource
 from v8.model.baselines.baselines import BASELINES

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import pytest
 
-from v8.data.features.table import compute_table
+from v8.data.features import compute_table
 from v8.data.market.series import Series
 from v8.data.market.sources.source import open_source
 from v8.forecaster.forecaster import Forecaster

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from v8.base.starting import quiet_start
-from v8.data.features.store import FeatureStore
+from v8.data.feature_store import FeatureStore
 from v8.data.market.series import Series
 from v8.data.market.sources.demo import DemoSource
 from v8.profile.profile import load_profile

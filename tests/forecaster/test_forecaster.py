@@ -19,7 +19,7 @@ from renamed_models import name_model
 
 from v8.base.errors import ArtifactError, DataError
 from v8.base.storage import digest_file
-from v8.data.features.table import compute_table
+from v8.data.features import compute_table
 from v8.data.market.candles import Candles
 from v8.data.market.checks import check_candles
 from v8.data.market.series import Series

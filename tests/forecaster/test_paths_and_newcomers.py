@@ -20,7 +20,7 @@ import v8
 from v8.api.issuing import IssuedForecast
 from v8.base.errors import ArtifactError, DataError
 from v8.cli.app import app
-from v8.data.features.table import compute_table
+from v8.data.features import compute_table
 from v8.data.market.series import Series
 from v8.data.market.sources.source import open_source
 from v8.data.windows.dataset import prepare_series, table_columns

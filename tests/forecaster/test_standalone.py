@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from v8.data.features.store import FeatureStore
+from v8.data.feature_store import FeatureStore
 from v8.data.market.candles import Candles
 from v8.data.market.checks import check_candles
 from v8.data.market.companions import Companions

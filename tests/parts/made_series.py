@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from tiny_profiles import tiny_profile
 
-from v8.data.features.table import FeatureTable
+from v8.data.features import FeatureTable
 from v8.data.market.series import Series
 from v8.data.windows.scaling import Scaling, TargetForm, TaskScaling
 from v8.data.windows.span import Span

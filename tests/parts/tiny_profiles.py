@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from v8.data.features.table import FeatureTable, compute_table
+from v8.data.features import FeatureTable, compute_table
 from v8.data.market.series import Series
 from v8.data.market.sources.source import open_source
 from v8.data.windows.dataset import SeriesData, prepare_series, table_columns

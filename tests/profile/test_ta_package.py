@@ -16,8 +16,8 @@ from ta.trend import ADXIndicator
 from ta.volatility import AverageTrueRange
 
 from v8.base.errors import DataError
-from v8.data.features.store import FeatureStore
-from v8.data.features.table import FeatureTable, compute_table
+from v8.data.feature_store import FeatureStore
+from v8.data.features import FeatureTable, compute_table
 from v8.data.market.candles import Candles
 from v8.data.market.checks import check_candles
 from v8.data.market.series import Series

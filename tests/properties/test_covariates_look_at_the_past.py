@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from v8.data.features.store import FeatureStore
-from v8.data.features.table import FeatureTable, compute_table
+from v8.data.feature_store import FeatureStore
+from v8.data.features import FeatureTable, compute_table
 from v8.data.market.candles import Candles
 from v8.data.market.checks import check_candles
 from v8.data.market.companions import Companions

@@ -13,7 +13,7 @@ from tiny_profiles import demo_data, table_with, tiny_profile
 
 from v8.base.arrays import MAX_STEPS, float32_step
 from v8.base.errors import ArtifactError
-from v8.data.features.table import compute_table
+from v8.data.features import compute_table
 from v8.data.market.series import Series
 from v8.data.market.sources.demo import DemoSource
 from v8.data.windows.dataset import SeriesData, prepare_series, table_columns

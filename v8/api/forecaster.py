@@ -15,7 +15,7 @@ from v8.base.errors import DataError, PublishError
 from v8.base.safe_text import for_terminal
 from v8.base.starting import quiet_start
 from v8.base.storage import passing_folder
-from v8.data.features.table import compute_table
+from v8.data.features import compute_table
 from v8.data.market.candles import Candles
 from v8.data.market.companions import Companions
 from v8.data.market.frames import RawCandles, candle_table, read_open_times

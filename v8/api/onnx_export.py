@@ -16,7 +16,7 @@ from v8.api.export import ListedModel, OpenSource, list_models
 from v8.base.errors import ArtifactError, DataError, ProfileError, V8Error, shown
 from v8.base.net import with_progress
 from v8.base.storage import FolderLock, digest_file, write_bytes
-from v8.data.features.table import compute_table
+from v8.data.features import compute_table
 from v8.data.windows.dataset import split_rows, table_columns, window_anchors
 from v8.data.windows.span import Span
 from v8.forecaster.metadata import HISTORY_FILE, METADATA_FILE, MODEL_FILE, ONNX_FILE, read_metadata

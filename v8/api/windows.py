@@ -10,11 +10,10 @@ from v8.api.arguments import in_python
 from v8.api.forecaster import joined_candles
 from v8.base.errors import ArgumentError
 from v8.base.starting import quiet_start
-from v8.data.features.table import compute_table
+from v8.data.features import compute_table
 from v8.data.market.candles import Candles
 from v8.data.market.frames import RawCandles
-from v8.data.windows.batches import FleetWindows, gathered
-from v8.data.windows.dataset import SPANS, SeriesData, prepare_series, table_columns
+from v8.data.windows.dataset import SPANS, FleetWindows, SeriesData, gathered, prepare_series, table_columns
 from v8.profile.profile import Profile, load_profile
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Final
 from v8.base.errors import DataError, UnknownSeriesError
 from v8.base.terminal import print_all_lines, print_lines, print_table
 from v8.base.wording import Table, duration
-from v8.data.features.store import FeatureStore
+from v8.data.feature_store import FeatureStore
 from v8.data.market.series import Series, iso, load_universe
 from v8.data.market.sources.live import LiveSource
 from v8.data.market.sources.source import CandleSource, with_nearest

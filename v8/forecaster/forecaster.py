@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from v8.base.errors import ArtifactError, DataError, listed
 from v8.base.records import Count, OpenTime, Positive
-from v8.data.features.table import FeatureTable, compute_features, compute_table
+from v8.data.features import FeatureTable, compute_features, compute_table
 from v8.data.market.candles import Candles, require_newest, require_one_unit
 from v8.data.market.checks import check_candles
 from v8.data.market.companions import Companions

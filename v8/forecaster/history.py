@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from v8.base.errors import DataError
 from v8.base.invocation import command
-from v8.data.features.table import FeatureTable
+from v8.data.features import FeatureTable
 from v8.data.market.candles import Candles
 from v8.data.market.series import Series, iso
 from v8.model.networks.published import FORECAST_BATCH, Forecasts

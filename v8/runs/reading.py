@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 from v8.base.errors import UnknownSeriesError, listed
 from v8.base.net import reporting_waiting_to
 from v8.base.wording import percent
-from v8.data.features.table import MANY_HOLES
+from v8.data.features import MANY_HOLES
 from v8.data.market.candles import CandleReport, Candles, pin_of, times
 from v8.data.market.companions import Companions
 from v8.data.market.series import Series, iso, load_universe

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from v8.base.errors import ArtifactError, DivergedError
 from v8.base.hardware import describe_machine, peak_process_bytes, versions
 from v8.base.storage import write_with
-from v8.data.features.store import FeatureStore
+from v8.data.feature_store import FeatureStore
 from v8.data.market.series import Series
 from v8.data.windows.dataset import SeriesData, prepare_series, table_columns
 from v8.data.windows.span import Span

@@ -47,7 +47,7 @@ from v8.base.plugins import load_plugins, loaded, other_plugins
 from v8.base.resources import resource_scope
 from v8.base.starting import quiet_start
 from v8.base.variables import with_variables
-from v8.data.features.store import FeatureStore
+from v8.data.feature_store import FeatureStore
 from v8.data.market.series import Series
 from v8.model.networks.programs import kept_programs
 from v8.profile.profile import Profile

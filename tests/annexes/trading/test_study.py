@@ -21,7 +21,7 @@ from v8.annexes.trading.study import (
 )
 from v8.base.errors import ArtifactError
 from v8.cli.app import app
-from v8.data.features.table import compute_table
+from v8.data.features import compute_table
 from v8.data.market.checks import check_candles
 from v8.data.windows.dataset import SeriesData, prepare_series, table_columns
 from v8.data.windows.span import Span

@@ -18,8 +18,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from v8.base.errors import DataError
-from v8.data.features.store import GROUP_ROWS, FeatureStore
-from v8.data.features.table import FeatureTable, compute_table
+from v8.data.feature_store import GROUP_ROWS, FeatureStore
+from v8.data.features import FeatureTable, compute_table
 from v8.data.market.candles import Candles
 from v8.data.market.checks import check_candles
 from v8.data.market.series import Series

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from v8.base.errors import DataError
-from v8.data.features.table import FeatureTable, compute_table
+from v8.data.features import FeatureTable, compute_table
 from v8.data.market.candles import Candles
 from v8.data.market.checks import check_candles
 from v8.data.market.series import Series

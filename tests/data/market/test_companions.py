@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from v8.base.errors import DataError
-from v8.data.features.table import compute_table
+from v8.data.features import compute_table
 from v8.data.market.candles import Candles
 from v8.data.market.companions import Companions
 from v8.data.market.series import Series

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from v8.base.errors import DataError
-from v8.data.features.table import MANY_HOLES, compute_table
+from v8.data.features import MANY_HOLES, compute_table
 from v8.data.market.candles import Candles
 from v8.data.market.checks import check_candles
 from v8.data.market.series import Series

@@ -7,7 +7,7 @@ import pytest
 from tiny_profiles import demo_data, demo_table, table_with, tiny_profile, tiny_ranged_profile
 
 from v8.base.errors import SeriesError
-from v8.data.features.table import FeatureTable
+from v8.data.features import FeatureTable
 from v8.data.market.series import Series
 from v8.data.windows.dataset import prepare_series
 from v8.data.windows.scaling import Scaling, TargetForm, fit_scaling

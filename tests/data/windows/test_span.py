@@ -11,7 +11,7 @@ import pytest
 from rolled import naive
 from tiny_profiles import demo_data, demo_table, table_with, tiny_profile, tiny_ranged_profile
 
-from v8.data.features.table import FeatureTable
+from v8.data.features import FeatureTable
 from v8.data.market.series import Series
 from v8.data.windows.dataset import SeriesData
 from v8.data.windows.span import Span

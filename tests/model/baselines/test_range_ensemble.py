@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tiny_profiles import demo_data, tiny_profile
 
-from v8.data.features.table import FeatureTable, compute_table
+from v8.data.features import FeatureTable, compute_table
 from v8.data.market.series import Series
 from v8.data.market.sources.demo import DemoSource
 from v8.data.windows.dataset import SeriesData, prepare_series, table_columns

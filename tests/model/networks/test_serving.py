@@ -17,8 +17,7 @@ from numpy_batches import span_batches
 from scaled_units import restore_targets
 from tiny_profiles import demo_data, tiny_profile, tiny_ranged_profile
 
-from v8.data.windows.batches import FleetWindows
-from v8.data.windows.dataset import SeriesData
+from v8.data.windows.dataset import FleetWindows, SeriesData
 from v8.data.windows.span import Span
 from v8.model.baselines.ranges import fit_formulas
 from v8.model.networks.networks import build_network

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 import v8
 from v8.base.errors import ArtifactError, PullError
 from v8.cli.app import app
-from v8.data.features.table import compute_table
+from v8.data.features import compute_table
 from v8.data.windows.dataset import prepare_series, table_columns
 from v8.forecaster.forecaster import Forecaster
 from v8.publish.hub.publish import publish

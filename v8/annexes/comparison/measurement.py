@@ -25,7 +25,7 @@ from v8.base.errors import ArtifactError, ProfileError, listed
 from v8.base.hardware import has_gpu
 from v8.base.starting import light_start
 from v8.base.wording import duration
-from v8.data.features.store import FeatureStore
+from v8.data.feature_store import FeatureStore
 from v8.data.market.candles import CandlePin, Candles, pin_of
 from v8.data.market.companions import Companions
 from v8.data.market.series import Series

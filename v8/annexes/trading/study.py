@@ -34,7 +34,7 @@ from v8.api.export import opened_models
 from v8.base.arrays import MAX_STEPS_AGAIN, AnyFloatArray, FloatArray, steps_apart
 from v8.base.errors import ArtifactError
 from v8.base.starting import quiet_start
-from v8.data.features.table import compute_table
+from v8.data.features import compute_table
 from v8.data.market.candles import Candles
 from v8.data.market.series import iso
 from v8.data.market.sources.source import OpenedSource

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from v8.base.arrays import FloatArray
 from v8.base.errors import SeriesError
-from v8.data.features.table import FeatureTable
+from v8.data.features import FeatureTable
 from v8.profile import tasks
 from v8.profile.columns import (
     BAND_PERIOD_BARS,

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from v8.base.language import say, term
-from v8.data.features.table import compute_columns
+from v8.data.features import compute_columns
 from v8.data.market.candles import Candles
 from v8.forecaster.series_artifact import ForecastSample, Rows
 from v8.model.baselines.baselines import BASELINES, NAIVE

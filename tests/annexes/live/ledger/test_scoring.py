@@ -12,7 +12,7 @@ from tiny_profiles import tiny_profile
 from v8.annexes.live.ledger.baselines import FittedBaselines, baseline_bars, fit_baselines, fitted_until_s
 from v8.annexes.live.ledger.entries import VOID_AFTER_S, Entry, Issuer, score, scoring_bars
 from v8.base.errors import DataError
-from v8.data.features.table import compute_table
+from v8.data.features import compute_table
 from v8.data.market.candles import Candles
 from v8.data.market.checks import check_candles
 from v8.data.market.series import Series

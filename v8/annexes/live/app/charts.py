@@ -16,7 +16,7 @@ from v8.annexes.live.app.places import LedgerReader
 from v8.annexes.live.ledger.entries import Entry
 from v8.api.issuing import IssuedForecast
 from v8.base.errors import DataError
-from v8.data.features.table import compute_columns
+from v8.data.features import compute_columns
 from v8.data.market.candles import Candles
 from v8.data.market.series import iso
 from v8.data.market.sources.source import CandleSource

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from v8.base.errors import DataError, V8Error
-from v8.data.features.table import compute_table
+from v8.data.features import compute_table
 from v8.data.market.candles import Candles
 from v8.data.market.series import iso
 from v8.data.windows.dataset import FEWEST_FITTED_WINDOWS, table_columns, whole_span

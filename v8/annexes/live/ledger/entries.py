@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from v8.base.records import Count, OpenTime, Positive, Sha256, Word
-from v8.data.features.table import compute_table
+from v8.data.features import compute_table
 from v8.data.market.candles import Candles
 from v8.data.market.series import Series, SeriesName, iso
 from v8.data.windows.span import actual_values

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from v8.annexes.live.promotion.decisions import QuantileQuality
 from v8.base.errors import ArtifactError
 from v8.base.wording import chance, number
-from v8.data.features.store import FeatureStore
+from v8.data.feature_store import FeatureStore
 from v8.data.market.candles import Candles
 from v8.data.windows.dataset import prepare_series, table_columns
 from v8.data.windows.scaling import Scaling

@@ -9,7 +9,7 @@ the columns of the other are computed again when they are needed.
 
 The same candles with some more bars have another digest and another file. If that file is missing, the newest
 files of the series are searched: if the candles of one are the first of the present candles, its columns are
-reused and only the new rows are computed (`v8.data.features.table` explains why this is exact). For this
+reused and only the new rows are computed (`v8.data.features` explains why this is exact). For this
 comparison a file also holds a checksum of its candles, because the digest of 35,000 candles would cost more
 than computing the 96 new rows. A short extension is not written: computing it again costs a twentieth of
 writing all columns. If the candles have another first row, everything is computed.
@@ -43,7 +43,7 @@ import pyarrow.parquet as pq
 
 from v8.base import storage
 from v8.base.reading import open_given, read_given
-from v8.data.features.table import Chunks, FeatureTable, assemble, compute_columns, valid_rows
+from v8.data.features import Chunks, FeatureTable, assemble, compute_columns, valid_rows
 from v8.data.market.candles import Candles
 from v8.profile.columns import OPEN_TIME
 from v8.profile.indicators import FEATURES, FeatureSet, ancestry, is_of_package

@@ -10,7 +10,7 @@ the bars that it is computed from, such as the last 20. Exponential averages dep
 a plug-in's formula that is not marked `is_windowed`, they are computed from the start of the segment, and
 only the new rows are used.
 
-`compute_features` computes a table in one go; the store (`v8.data.features.store`) keeps columns on disk and
+`compute_features` computes a table in one go; the store (`v8.data.feature_store`) keeps columns on disk and
 computes only the rows that are new.
 
 Shapes: N candles, K of them whose rows are stored already; R rows, which are the candles after the warm-up.

@@ -1,1 +1,0 @@
-"""The table of feature columns, and the store that keeps them."""
