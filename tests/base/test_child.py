@@ -108,16 +108,6 @@ def test_measurements_are_taken_one_after_another(request_of_two: MeasurementReq
 
 
 @pytest.mark.process
-def test_processes_measure_at_the_same_time(request_of_two: MeasurementRequest) -> None:
-    for result in run_in_children([ChildCall(take_measurements, request_of_two)] * 2):
-        backend, matmul = result.values
-        assert backend["backend"] in backend["versions"]
-        assert matmul["size"] == 8
-        assert (result.refusal, result.exit_code) == (None, 0)
-        assert result.start_s > 0.5  # nobody starts TensorFlow faster
-
-
-@pytest.mark.process
 def test_a_training_that_cannot_be_measured_says_why(request_of_two: MeasurementRequest) -> None:
     options = TrainingOptions("nonsense", data_dir=None, tables=None, device="cpu", fleet_size=1)
     request = TrainingRequest(request_of_two.profile, Path("nowhere"), options)

@@ -28,14 +28,6 @@ def test_an_error_reads_where_rule_got_fix() -> None:
     )
 
 
-@pytest.mark.parametrize("missing", ["where", "rule", "got", "fix"])
-def test_no_part_can_be_forgotten(missing: str) -> None:
-    parts = {"where": "a", "rule": "b", "got": "c", "fix": "d"}
-    del parts[missing]
-    with pytest.raises(TypeError, match=missing):
-        errors.V8Error(**parts)
-
-
 @pytest.mark.parametrize(
     ("kind", "exit_code"),
     [

@@ -165,11 +165,6 @@ def test_an_older_python_is_told_what_is_needed(
     assert capsys.readouterr().err.startswith("error: v8: needs Python 3.11 or newer; got Python 3.10 in ")
 
 
-def test_a_missing_module_of_v8_itself_is_a_fault_of_ours_and_stays_one() -> None:
-    with pytest.raises(ModuleNotFoundError), explained_start():
-        raise ModuleNotFoundError("No module named 'v8.nothing'", name="v8.nothing")
-
-
 def test_a_ctrl_c_during_the_imports_is_one_line_and_130(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="130"), explained_start():
         raise KeyboardInterrupt

@@ -45,12 +45,6 @@ def test_a_name_is_given_once() -> None:
         fruits.register(Fruit("pear"))
 
 
-def test_a_registered_entry_can_be_forgotten_again() -> None:
-    fruits = Registry("fruit", [Fruit("pear")])
-    fruits.pop("pear")
-    assert not fruits
-
-
 @pytest.mark.parametrize(
     "name",
     [

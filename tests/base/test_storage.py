@@ -146,19 +146,6 @@ def test_after_a_day_no_process_is_waited_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_what_killed_processes_left_in_a_cache_goes_when_it_is_next_written(tmp_path: Path) -> None:
-    code = (
-        "import os, pathlib; from v8.base import storage\n"
-        f"path = pathlib.Path({str(tmp_path)!r}, 'x.zip')\n"
-        "storage.write_with(path, lambda aside: (aside.touch(), os._exit(9)))"
-    )
-    subprocess.run([sys.executable, "-c", code], check=False)
-    (left,) = tmp_path.iterdir()
-    storage.write_cache(tmp_path / "y.zip", b"1")
-    assert not left.exists()
-
-
-@pytest.mark.process
 def test_passing_folders_that_killed_processes_left_go_with_the_next(tmp_path: Path) -> None:
     code = (
         "import os; from v8.base import storage\n"

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import typer.main
 import yaml
-from documentation import links, notebooks, pages, reference
+from documentation import notebooks, pages, reference
 from editions import differences, strange_words
 from forked import called
 from outputs import write_outputs
@@ -236,19 +236,6 @@ def test_no_translation_lags_behind() -> None:
     assert not (told := [*pages.lagging()]), "\n".join(told)
 
 
-def test_a_translation_of_an_older_page_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.copytree(REPOSITORY / "docs", tmp_path / "docs")
-    monkeypatch.setattr(pages, "DOCS", tmp_path / "docs")
-    with (tmp_path / "docs/en/how-to/candles.md").open("a") as page:
-        page.write("One more fact.\n")
-    (tmp_path / "docs/zh-TW/tutorial.md").unlink()
-    first, second = sorted(pages.lagging())
-    assert "zh-TW/how-to/candles.md: lags behind docs/en/how-to/candles.md" in first
-    assert "zh-TW/tutorial.md: is missing" in second
-    pages.mark_translated("how-to/candles.md")
-    assert [*pages.lagging()] == [second]
-
-
 @pytest.mark.parametrize("page", pages.english_pages())
 def test_a_translation_says_the_same_as_its_page(page: str) -> None:
     chinese = (CHINESE / page).read_text("utf-8").partition("---\n\n")[2]
@@ -296,21 +283,6 @@ def test_the_site_names_its_version_and_a_repository_that_has_an_address(
             assert project["site_name"].startswith(f"v8 {VERSION} ")
             assert project.get("repo_url") == expected
             assert project.get("repo_name") == ("you/v8" if expected else None)
-
-
-def test_links_that_lead_nowhere_are_named(tmp_path: Path) -> None:
-    (tmp_path / "sub").mkdir()
-    (tmp_path / "index.html").write_text(
-        '<h1 id="top"></h1><a href="sub/">1</a><a href="sub/index.html#there">2</a><a href="#top">3</a>'
-        '<a href="gone.html">4</a><a href="sub/index.html#gone">5</a><a href="https://example.org/x">6</a>'
-        '<script src="https://example.org/x.js"></script>'
-    )
-    (tmp_path / "sub/index.html").write_text('<p id="there"></p><a href="../index.html">back</a>')
-    assert [*links.broken_links(tmp_path)] == [
-        "index.html: fetches https://example.org/x.js from another host",
-        "index.html: gone.html is no page",
-        "index.html: sub/index.html#gone is no place of that page",
-    ]
 
 
 def test_the_baseline_of_the_page_on_things_of_ones_own_works() -> None:

@@ -36,15 +36,6 @@ def test_hooks_call_what_ci_calls_and_download_nothing() -> None:
         assert (REPOSITORY / script).is_file()
 
 
-@pytest.mark.parametrize("name", ["bug.yml", "proposal.yml"])
-def test_a_template_of_an_issue_asks_for_something(name: str) -> None:
-    template = read_yaml(FORGE / "ISSUE_TEMPLATE" / name)
-    assert template["name"]
-    assert template["description"]
-    required = [part for part in template["body"] if part.get("validations", {}).get("required")]
-    assert len(required) >= 2
-
-
 def test_files_that_templates_and_pages_name_are_there() -> None:
     texts = [(FORGE / "pull_request_template.md").read_text("utf-8")]
     texts += [(REPOSITORY / "CODE_OF_CONDUCT.md").read_text("utf-8")]

@@ -95,9 +95,3 @@ def test_a_change_of_one_edition_is_told_with_its_section(old: str, new: str, ti
     assert EDITION.count(old) == 1
     told = differences(EDITION, EDITION.replace(old, new))
     assert [sentence.split("'")[1] for sentence in told] == ([title] if title else [])
-
-
-def test_a_section_that_one_edition_lacks_is_told() -> None:
-    without_worth = EDITION.partition("## Worth")[0] + EDITION[EDITION.index("## Files") :]
-    assert "'Worth'" in differences(EDITION, without_worth)[0]
-    assert "ends early, after section 'Files'" in differences(EDITION, EDITION + "\n## More\n")[0]

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import pickle
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tiny_profiles import tiny_profile
@@ -16,7 +13,6 @@ from v8.base.storage import FolderLock, digest_file, write_json
 from v8.data.market.candles import CandlePin
 from v8.data.market.series import Series
 from v8.forecaster.forecaster import Forecaster
-from v8.forecaster.metadata import read_metadata
 from v8.profile.profile import Profile
 from v8.runs.run_folder import RUN_FORMAT, RunFolder, RunRecord, SeriesState, locate_run, read_run
 
@@ -305,23 +301,6 @@ def artefact(folder: Path, model: bytes) -> Path:
     return folder
 
 
-class Malice:
-    """Unpickles into a file that tells on it."""
-
-    def __init__(self, told: Path) -> None:
-        self.told = told
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Path.touch, (self.told,)
-
-
-def test_g15_a_pickle_under_the_name_keras_is_refused_unread(tmp_path: Path) -> None:
-    folder = artefact(tmp_path / "bad", pickle.dumps(Malice(tmp_path / "told")))
-    with pytest.raises(ArtifactError, match=r"model.keras: .*got a file of"):
-        Forecaster.load(folder)
-    assert not (tmp_path / "told").exists()
-
-
 def test_a_legacy_h5_file_is_refused(tmp_path: Path) -> None:
     folder = artefact(tmp_path / "bad", b"\x89HDF\r\n\x1a\n" + bytes(100))
     with pytest.raises(ArtifactError, match="native Keras file"):
@@ -336,9 +315,3 @@ def test_a_model_that_is_not_the_recorded_one_is_refused(tmp_path: Path) -> None
     (folder / "model.keras").unlink()
     with pytest.raises(ArtifactError, match="got no such file"):
         Forecaster.load(folder)
-
-
-def test_metadata_of_another_format_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "metadata.json").write_text(json.dumps({"format": 3}))
-    with pytest.raises(ArtifactError, match="reads artefact format 2; got format 3"):
-        read_metadata(tmp_path)

@@ -29,7 +29,6 @@ from v8.data.windows.dataset import prepare_series, table_columns
 from v8.forecaster.forecaster import Forecaster, LeftOutWarning, SeenCandlesWarning
 from v8.profile.tasks import TASKS
 
-BTC = Series("BTCUSDT", "15m")
 BAR_S = 900
 COLUMNS = ["open", "high", "low", "close", "bb_upper", "bb_lower", "volatility"]
 
@@ -307,18 +306,6 @@ def test_the_age_of_the_newest_candle_is_checked_when_asked_for(
 
 
 @pytest.mark.tf
-@pytest.mark.parametrize("timeframe", ["1h", "5m"])
-def test_candles_of_another_timeframe_are_refused(timeframe: str, loaded: Forecaster) -> None:
-    other = open_source("demo").candles(Series("BTCUSDT", timeframe), 700).to_frame()
-    other.attrs.clear()
-    with pytest.raises(
-        DataError,
-        match=rf"BTCUSDT-15m .*candles that open 900 s apart \(15m\); got rows .* apart \({timeframe}\)",
-    ):
-        loaded.predict(other)
-
-
-@pytest.mark.tf
 @pytest.mark.parametrize(
     ("key", "value", "got"),
     [
@@ -335,12 +322,6 @@ def test_a_frame_that_names_another_series_is_refused(
     for frame in (raw.assign(**{key: value}), in_attrs):
         with pytest.raises(DataError, match=rf"BTCUSDT-15m: .*; got {got}\."):
             loaded.predict(frame)
-
-
-@pytest.mark.tf
-def test_a_frame_may_name_its_own_series(loaded: Forecaster, raw: pd.DataFrame) -> None:
-    named = raw.assign(symbol="BTC/USDT", timeframe="15m")
-    pd.testing.assert_frame_equal(loaded.predict(named), loaded.predict(raw), check_exact=True)
 
 
 @pytest.mark.tf
@@ -415,18 +396,6 @@ def test_a_feature_that_is_computed_otherwise_now_is_refused(tmp_path: Path, tra
     rsi["digest"] = "0" * 64
     with pytest.raises(ArtifactError, match=r"feature rsi: this v8 computes it as .*got another formula"):
         Forecaster.load(changed_copy(trained_run.folder, tmp_path / "bad", features=features))
-
-
-@pytest.mark.tf
-def test_an_artefact_of_before_there_was_a_readme_still_loads(
-    tmp_path: Path, trained_run: Any, loaded: Forecaster, raw: pd.DataFrame
-) -> None:
-    metadata = json.loads((trained_run.folder / "metadata.json").read_text())
-    features = [{key: one[key] for key in ("name", "kind", "definition")} for one in metadata["features"]]
-    old = changed_copy(trained_run.folder, tmp_path / "old", features=features)
-    (old / "README.md").unlink()
-    (old / "forecasts.json").unlink()
-    pd.testing.assert_frame_equal(Forecaster.load(old).predict(raw), loaded.predict(raw), check_exact=True)
 
 
 @pytest.mark.tf

@@ -315,10 +315,6 @@ def claim_more_numbers(model: onnx.ModelProto) -> None:
     model.graph.initializer[0].dims[:] = [1 << 40]
 
 
-def add_function(model: onnx.ModelProto) -> None:
-    model.functions.add(name="f", domain="")
-
-
 def take_older_operators(model: onnx.ModelProto) -> None:
     model.opset_import[0].version = 11
 
@@ -344,18 +340,8 @@ def claim_negative_length(model: onnx.ModelProto) -> None:
     model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = -5
 
 
-def claim_negative_output(model: onnx.ModelProto) -> None:
-    model.graph.output[0].type.tensor_type.shape.dim[1].dim_value = -(10**15)
-
-
 def take_longer_windows(model: onnx.ModelProto) -> None:
     model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 3
-
-
-def offset_by_unused_value(model: onnx.ModelProto) -> None:
-    grow_beyond_memory(model)
-    value = helper.make_tensor_value_info("unused", TensorProto.FLOAT, [-(10**15)])
-    model.graph.value_info.append(value)
 
 
 def multiply_four(model: onnx.ModelProto) -> None:
@@ -365,14 +351,6 @@ def multiply_four(model: onnx.ModelProto) -> None:
 
 def write_text(model: onnx.ModelProto) -> None:
     model.graph.node.append(helper.make_node("Cast", ["ohlc"], ["text"], to=TensorProto.STRING))
-
-
-def add_note(model: onnx.ModelProto) -> None:
-    model.doc_string = "long"
-
-
-def lengthen_name(model: onnx.ModelProto) -> None:
-    model.graph.name = "long" * 1_000
 
 
 def add_negative_weight(model: onnx.ModelProto) -> None:
@@ -385,20 +363,6 @@ def add_endless_weight(model: onnx.ModelProto) -> None:
     constant = numpy_helper.from_array(np.zeros((0, 1, 8), np.float32), "weight1")
     constant.dims[1] = 1 << 62
     model.graph.initializer.append(constant)
-
-
-def add_empty_weight(model: onnx.ModelProto) -> None:
-    model.graph.initializer.append(numpy_helper.from_array(np.zeros((0, 8), np.float32), "weight1"))
-
-
-def add_many_axes(model: onnx.ModelProto) -> None:
-    constant = numpy_helper.from_array(np.zeros(1, np.float32), "weight1")
-    constant.dims[:] = [1] * 5_000
-    model.graph.initializer.append(constant)
-
-
-def add_whole_weight(model: onnx.ModelProto) -> None:
-    model.graph.initializer.append(numpy_helper.from_array(np.zeros(2, np.int64), "weight1"))
 
 
 def add_huge_index(model: onnx.ModelProto) -> None:
@@ -437,24 +401,16 @@ FAULTS = {
     put_graph_inside: "attribute has a field that v8 does not write (number 6)",
     put_numbers_outside: "constant has a field that v8 does not write (number 13)",
     claim_more_numbers: "number 1,099,511,627,776 in its structure",
-    add_function: "model has a field that v8 does not write (number 25)",
     take_older_operators: "operator sets",
     grow_beyond_memory: "works on 50,010,003 numbers a window",
     name_other_inputs: "other inputs than the window",
     break_shapes: "do not fit together",
     claim_negative_length: "window has the lengths (-5, 1)",
-    claim_negative_output: "number -1,000,000,000,000,000 in its structure",
     take_longer_windows: "(3, 1) to {'ohlc': (2, 1)}, where its metadata say (2, 1) to {'ohlc': (2, 1)}",
-    offset_by_unused_value: "graph has a field that v8 does not write (number 13)",
     multiply_four: "Einsum of another equation",
     write_text: "Cast of another to",
-    add_note: "model has a field that v8 does not write (number 6)",
-    lengthen_name: "a text of 4,000 bytes",
     add_negative_weight: "numbers lie outside the file",
     add_endless_weight: "number 4,611,686,018,427,387,904 in its structure",
-    add_empty_weight: "numbers lie outside the file",
-    add_many_axes: "numbers lie outside the file",
-    add_whole_weight: "numbers lie outside the file",
     add_huge_index: "whole numbers from 1,099,511,627,776 to",
     add_unknown_attribute: "Mul of other attributes",
     name_two_alike: "several results of the name two",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +25,6 @@ from v8.data.market.sources.source import open_source
 from v8.data.windows.dataset import prepare_series, table_columns
 from v8.forecaster.forecaster import Forecaster, checked_candles
 from v8.forecaster.metadata import read_metadata
-from v8.forecaster.pooled import PooledForecaster
 from v8.model.baselines.ranges import drawn_paths, fit_formulas
 from v8.publish.hub.opening import open_place
 from v8.publish.report.card import model_card
@@ -108,22 +106,6 @@ def test_paths_are_true_candles_with_the_quantiles_that_are_forecast(
             quantiles = np.quantile(values[:, :, number], level, axis=0)
             # What is stated: low and high that have to hold open and close move by little of the interval.
             assert (np.abs(quantiles - forecast[column]) <= 0.01 * reach).all(), column
-
-
-@pytest.mark.nightly
-@pytest.mark.tf
-def test_nine_of_ten_paths_or_nearly_stay_within_the_range_ahead(
-    made: SimpleNamespace, teacher_forced: Forecaster
-) -> None:
-    candles = made.known[TEACHER_FORCED[0]]
-    by_path = teacher_forced.paths(candles).groupby(level="path")
-    lowest = by_path["low"].min()
-    highest = by_path["high"].max()
-    ahead = teacher_forced.outlook(candles).price_range
-    assert ahead is not None
-    assert (lowest < ahead.low).mean() == pytest.approx(0.05, abs=0.005)
-    assert (highest > ahead.high).mean() == pytest.approx(0.05, abs=0.005)
-    assert 0.89 < ((lowest >= ahead.low) & (highest <= ahead.high)).mean() < 0.96
 
 
 @pytest.mark.nightly
@@ -322,28 +304,6 @@ def test_inputs_outside_of_what_training_saw_are_named(
     assert told_now["out_of_range_features"] == teacher_forced.out_of_range_features(newest) and told_now[
         "is_in_range"
     ] == (not told_now["out_of_range_features"])
-
-
-@pytest.mark.nightly
-@pytest.mark.tf
-def test_models_of_an_older_v8_do_not_tell_what_they_saw(made: SimpleNamespace, tmp_path: Path) -> None:
-    shutil.copytree(made.run / TEACHER_FORCED[0], tmp_path / "old")
-    metadata = json.loads((tmp_path / "old" / "metadata.json").read_text())
-    for feature in metadata["features"]:
-        del feature["value_range"]
-    (tmp_path / "old" / "metadata.json").write_text(json.dumps(metadata))
-    old = Forecaster.load(tmp_path / "old")
-    candles = made.known[TEACHER_FORCED[0]]
-    assert old.out_of_range_features(candles) is None
-    told = IssuedForecast(old, candles, old.predict(candles), "here", int(candles.open_time_s[-1]), True)
-    assert (told.to_json()["is_in_range"], told.to_json()["out_of_range_features"]) == (None, None)
-    assert "training saw" not in " ".join(told.summary_lines())
-    members = [old, Forecaster.load(made.run / TEACHER_FORCED[1])]
-    assert PooledForecaster(NEWCOMER, members[:1]).about.value_ranges == {}
-    both = PooledForecaster(NEWCOMER, [Forecaster.load(made.run / name) for name in TEACHER_FORCED])
-    for name, (least, most) in both.about.value_ranges.items():
-        ends = [Forecaster.load(made.run / each).about.value_ranges[name] for each in TEACHER_FORCED]
-        assert (least, most) == (min(end[0] for end in ends), max(end[1] for end in ends))
 
 
 @pytest.mark.nightly

@@ -9,11 +9,10 @@ breaks or control characters, at most 1 GB of memory, and nothing written outsid
 `rewritten` in another way must be the same, and refused where something is wrong with them; every line of a
 table next to them is a row. What leaps or ended in `markets` is named, and each figure of their forecasts is
 finite. Forecasts from `prices` of any size and tick are the same in both precisions. A ledger of which bytes
-were changed is refused, or says what it said; a message that quotes a secret loses it; a file of measurements
-is one, or is measured again. A plug-in's names and features are accepted where they are valid, and refused
-otherwise. Child processes carry the inputs out; one that hangs is killed. Each failing input is saved, and
-`--replay` tries it again. Saved runs are made from `--run`, a finished run folder; without it, one is trained
-first. Exit code 1 on failures.
+were changed is refused, or says what it said; a message that quotes a secret loses it. A plug-in's names and
+features are accepted where they are valid, and refused otherwise. Child processes carry the inputs out; one
+that hangs is killed. Each failing input is saved, and `--replay` tries it again. Saved runs are made from
+`--run`, a finished run folder; without it, one is trained first. Exit code 1 on failures.
 """
 
 # ruff: noqa: E402 - the package is next to this folder
@@ -46,7 +45,7 @@ from v8.data.market.sources.source import open_source
 SHARES = {
     "profiles": 14,
     "candles": 11,
-    "prices": 1,
+    "prices": 2,
     "archives": 7,
     "markets": 4,
     "frames": 10,
@@ -56,7 +55,6 @@ SHARES = {
     "plans": 5,
     "ledgers": 3,
     "messages": 1,
-    "measurements": 1,
     "days": 2,
     "searches": 2,
     "graphs": 3,

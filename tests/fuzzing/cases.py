@@ -30,8 +30,6 @@ from fuzzing.days import DAY, OURS, changed_day, sound_day
 from fuzzing.given import TABLE, candles_told, covariates
 from fuzzing.graphs import GRAPH, changed_graph
 from fuzzing.ledgers import LEDGER, changed_ledger
-from fuzzing.measurements import FILE as MEASUREMENT_FILE
-from fuzzing.measurements import odd_measurement
 from fuzzing.messages import message_with_secret
 from fuzzing.plugins import FILE as PLUGIN_FILE
 from fuzzing.plugins import made_plugin
@@ -474,10 +472,6 @@ def _message(random: Random, run: Path) -> Case:
     return Case("messages", "message", words=message_with_secret(random))
 
 
-def _measurement(random: Random, run: Path) -> Case:
-    return Case("measurements", "file", {MEASUREMENT_FILE: odd_measurement(random, ODD_VALUES)})
-
-
 def _call(random: Random, run: Path) -> Case:
     return Case("calls", "call", words=(str(random.randrange(2**31)),))
 
@@ -679,7 +673,6 @@ MAKERS: dict[str, Callable[[Random, Path], Case]] = {
     "plans": _backtest,
     "ledgers": _ledger,
     "messages": _message,
-    "measurements": _measurement,
     "days": _day,
     "searches": _search,
     "graphs": _graph,

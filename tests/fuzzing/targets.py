@@ -27,8 +27,6 @@ from fuzzing.given import TABLE
 from fuzzing.graphs import GRAPH, use_graph
 from fuzzing.ledgers import LEDGER, use_ledger
 from fuzzing.markets import check_market, odd_market
-from fuzzing.measurements import FILE as MEASUREMENT_FILE
-from fuzzing.measurements import use_measurement
 from fuzzing.messages import check_message
 from fuzzing.plugins import use_plugin
 from fuzzing.prices import compare_precisions
@@ -150,10 +148,6 @@ def _messages(case: Case) -> None:
     check_message(*case.words)
 
 
-def _measurements(case: Case) -> None:
-    use_measurement(case.files[MEASUREMENT_FILE])
-
-
 def _days(case: Case) -> None:
     compare_day(case.name, case.files[OURS], case.files[DAY])
 
@@ -232,7 +226,6 @@ TARGETS: dict[str, Callable[[Case], None]] = {
     "plans": _plans,
     "ledgers": _ledgers,
     "messages": _messages,
-    "measurements": _measurements,
     "days": _days,
     "searches": _searches,
     "graphs": _graphs,

@@ -174,11 +174,6 @@ def test_an_unknown_column_names_its_nearest_neighbour() -> None:
         check_columns(["close", "volatilty"])
 
 
-def test_g4_duplicates_refused() -> None:
-    with pytest.raises(DataError, match=r"feature columns: .*'rsi'.*got 'rsi', 'close', 'rsi'"):
-        check_columns(["rsi", "close", "rsi"])
-
-
 def test_an_empty_list_of_columns_is_refused() -> None:
     with pytest.raises(DataError, match=r"feature columns: .*got none"):
         check_columns([])

@@ -265,24 +265,10 @@ def test_a_misspelt_key_is_told_and_not_that_the_right_one_is_missing(tmp_path: 
         load_profile(str(path))
 
 
-def test_an_unknown_key_inside_a_section_names_its_neighbour(tmp_path: Path) -> None:
-    training = yaml.safe_load(config_path("aligned").read_text("utf-8"))["training"]
-    training |= {"learning_rate": 5e-4, "epoch": 3}
-    with pytest.raises(ProfileError, match=r"key training\.epoch: .*Did you mean epochs"):
-        load_profile(written(tmp_path, training=training))
-
-
 def test_a_repeated_key_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "twice.yaml"
     path.write_text(config_path("aligned").read_text("utf-8") + "seed: 7\n", "utf-8")
     with pytest.raises(ProfileError, match=r"twice\.yaml: .*key 'seed' is repeated"):
-        load_profile(str(path))
-
-
-def test_yaml_that_would_run_code_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "code.yaml"
-    path.write_text("name: !!python/object/apply:os.getcwd []\n", "utf-8")
-    with pytest.raises(ProfileError, match="must be YAML"):
         load_profile(str(path))
 
 
@@ -295,11 +281,6 @@ def test_an_unknown_profile_names_the_shipped_ones(name: str) -> None:
 def test_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(ProfileError, match="No such file"):
         load_profile(str(tmp_path / "none.yaml"))
-
-
-def test_a_budget_is_checked_like_a_file() -> None:
-    with pytest.raises(ProfileError, match=r"key training\.epochs: .*got -1"):
-        load_profile("aligned").with_budget(epochs=-1)
 
 
 @pytest.mark.parametrize(
@@ -331,28 +312,35 @@ def test_a_profile_is_read_without_keras() -> None:
     assert process.stdout == "False\n"
 
 
-TICKING = (
-    "import os, sys\nfrom v8.base.errors import ProfileError\nfrom v8.profile.profile import load_profile\n"
-)
-TICKING += "try:\n    load_profile(sys.argv[1])\nexcept ProfileError as error:\n    print(error)\n"
+LOADS_EACH = """
+import json, resource, sys
+resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))
+from v8.base.errors import ProfileError
+from v8.profile.profile import load_profile
+for path in sys.argv[1:]:
+    try:
+        load_profile(path)
+    except ProfileError as error:
+        print(json.dumps(str(error)), flush=True)
+"""
 
 
-def refused(path: Path) -> str:
-    """Load a profile in a process of its own that has 1 GB, and return the sentence."""
-    limits = "import resource as r\nr.setrlimit(r.RLIMIT_AS, (2**30, 2**30))\n"
+def refused(*paths: Path) -> list[str]:
+    """Load profiles in a process of its own that has 1 GB, and return the sentences that refuse them."""
     process = subprocess.run(
-        [sys.executable, "-c", limits + TICKING, str(path)],
+        [sys.executable, "-c", LOADS_EACH, *map(str, paths)],
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,  # the 2 s of the issue, on a machine that is ten times busier
+        timeout=30,  # the 2 s of the issue, on a machine that is many times busier
     )
     assert (process.returncode, process.stderr) == (0, "")
-    sentence = process.stdout.removesuffix("\n")
-    assert sentence.startswith(f"{path}")
-    assert sentence.isprintable()
-    assert 0 < len(sentence) <= 600
-    return sentence
+    sentences = [json.loads(line) for line in process.stdout.splitlines()]
+    for path, sentence in zip(paths, sentences, strict=True):
+        assert sentence.startswith(f"{path}")
+        assert sentence.isprintable()
+        assert 0 < len(sentence) <= 600
+    return sentences
 
 
 BOMB = "a: &a [1, 1]\n" + "".join(
@@ -360,44 +348,44 @@ BOMB = "a: &a [1, 1]\n" + "".join(
 )
 
 
-@pytest.mark.process
-@pytest.mark.parametrize(
-    ("content", "sentence"),
-    [
-        ("name: 2024-13-45\n", r"got no such key|key"),
-        ("? [a, b]\n: 1\n", r"must be a word, line 1"),
-        ("? {a: b}\n: 1\n", r"must be a word, line 1"),
-        ("seed: 1\n12: 1\n", r"must be a word, line 2"),
-        ("seed: 1\nname: " + "[" * 3_000, r"are read 8 deep, line 2"),
-        ("a: " + "{b: " * 3_000, r"are read 8 deep, line 1"),
-        ("- " * 3_000, r"are read 8 deep, line 1"),
-        ("? " * 3_000, r"are read 8 deep, line 1"),
-        ("&a [*a]\n", r"anchors \(&\) and aliases \(\*\) are not read.*line 1"),
-        (BOMB, r"anchors .* line 1"),
-        ("<<: *a\n", r"anchors .* line 1"),
-        ("seed: " + "9" * 5_000, r"key name: "),
-        ("seed: " + "9" * 140_000, r"got 140,006 bytes, where at most 65,536 are read"),
-        ("%YAML 1." + "9" * 5_000 + "\n---\na: 1\n", r"must be YAML"),
-        ('name: "\\UFFFFFFFF"\n', r"must be YAML"),
-        ('name: "\\U00110000"\n', r"must be YAML"),
-        ("name: x\n\tseed: 1\n", r"must be YAML.*line 2"),
-        ("name: a\0b\n", r"must be YAML.*#x0000"),
-        ("name: !!python/name:os.system\n", r"tags \(!\) are not read: .* line 1"),
-        ("name: !!timestamp 2024-13-45\n", r"tags \(!\) are not read"),
-        ("a: 1\n---\nb: 2\n", r"must be YAML.*line 2"),
-        ('"unclosed: 1\n', r"must be YAML.*line"),
-        ("- a\n", "; got list"),
-        ("", "; got NoneType"),
-        ("".join(f"k{number}: 1\n" for number in range(5_000)), "unknown key|no such key"),
-        ("k" * 60_000 + ": 1\n", r"profile|key|YAML"),
-    ],
+HOSTILE = (
+    ("name: 2024-13-45\n", r"got no such key|key"),
+    ("? [a, b]\n: 1\n", r"must be a word, line 1"),
+    ("? {a: b}\n: 1\n", r"must be a word, line 1"),
+    ("seed: 1\n12: 1\n", r"must be a word, line 2"),
+    ("seed: 1\nname: " + "[" * 3_000, r"are read 8 deep, line 2"),
+    ("a: " + "{b: " * 3_000, r"are read 8 deep, line 1"),
+    ("- " * 3_000, r"are read 8 deep, line 1"),
+    ("? " * 3_000, r"are read 8 deep, line 1"),
+    ("&a [*a]\n", r"anchors \(&\) and aliases \(\*\) are not read.*line 1"),
+    (BOMB, r"anchors .* line 1"),
+    ("<<: *a\n", r"anchors .* line 1"),
+    ("seed: " + "9" * 5_000, r"key name: "),
+    ("seed: " + "9" * 140_000, r"got 140,006 bytes, where at most 65,536 are read"),
+    ("%YAML 1." + "9" * 5_000 + "\n---\na: 1\n", r"must be YAML"),
+    ('name: "\\UFFFFFFFF"\n', r"must be YAML"),
+    ('name: "\\U00110000"\n', r"must be YAML"),
+    ("name: x\n\tseed: 1\n", r"must be YAML.*line 2"),
+    ("name: a\0b\n", r"must be YAML.*#x0000"),
+    ("name: !!python/name:os.system\n", r"tags \(!\) are not read: .* line 1"),
+    ("name: !!timestamp 2024-13-45\n", r"tags \(!\) are not read"),
+    ("a: 1\n---\nb: 2\n", r"must be YAML.*line 2"),
+    ('"unclosed: 1\n', r"must be YAML.*line"),
+    ("- a\n", "; got list"),
+    ("", "; got NoneType"),
+    ("".join(f"k{number}: 1\n" for number in range(5_000)), "unknown key|no such key"),
+    ("k" * 60_000 + ": 1\n", r"profile|key|YAML"),
 )
-def test_hostile_yaml_is_one_sentence_soon_and_in_little_memory(
-    content: str, sentence: str, tmp_path: Path
-) -> None:
-    path = tmp_path / "mine.yaml"
-    path.write_text(content, "utf-8")
-    assert re.search(sentence, refused(path))
+
+
+@pytest.mark.process
+def test_hostile_yaml_is_one_sentence_soon_and_in_little_memory(tmp_path: Path) -> None:
+    paths = []
+    for number, (content, _) in enumerate(HOSTILE):
+        paths.append(tmp_path / f"{number}.yaml")
+        paths[-1].write_text(content, "utf-8")
+    for sentence, (_, expected) in zip(refused(*paths), HOSTILE, strict=True):
+        assert re.search(expected, sentence), sentence
 
 
 @pytest.mark.parametrize("name", ["seed", "lookback_bars", "horizon_bars"])
@@ -418,22 +406,22 @@ def test_what_only_looks_like_a_number_is_refused_as_text(name: str, value: str,
 def test_bytes_that_are_no_text_and_places_that_are_no_file_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(config_path("aligned").read_text("utf-8"), "utf-16")
-    assert "; got byte 0xff at position 0" in refused(path)
+    assert "; got byte 0xff at position 0" in refused(path)[0]
     path.write_text(config_path("aligned").read_text("utf-8"), "utf-8-sig")
     assert load_profile(str(path)).digest == load_profile("aligned").digest
     path.unlink()
     with path.open("wb") as stream:
         stream.truncate(100_000_000)
-    assert "got 100,000,000 bytes, where at most 65,536 are read" in refused(path)
+    assert "got 100,000,000 bytes, where at most 65,536 are read" in refused(path)[0]
     path.unlink()
     os.mkfifo(path)
-    assert "got a pipe, a socket" in refused(path)
+    assert "got a pipe, a socket" in refused(path)[0]
     path.unlink()
     path.symlink_to("/dev/zero")
-    assert "got a pipe, a socket" in refused(path)
+    assert "got a pipe, a socket" in refused(path)[0]
     path.unlink()
     path.mkdir()
-    assert "got a folder in" in refused(path)
+    assert "got a folder in" in refused(path)[0]
     with pytest.raises(ProfileError, match="got a name that"):
         load_profile("no\0name.yaml")
 

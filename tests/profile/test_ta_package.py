@@ -134,29 +134,6 @@ def test_a_later_candle_changes_no_earlier_value(seed: int, cut: int) -> None:
     assert not all(same[max(0, first) :])
 
 
-@settings(max_examples=6)
-@given(
-    seed=SEEDS,
-    holes=st.lists(st.integers(1, NUM_ROWS - 1), max_size=1),
-    cuts=st.tuples(*[st.integers(200, 430)] * 2),
-)
-def test_a_store_that_has_grown_holds_what_is_computed_at_once(
-    tmp_path_factory: pytest.TempPathFactory, seed: int, holes: list[int], cuts: tuple[int, int]
-) -> None:
-    store = FeatureStore(tmp_path_factory.mktemp("store"))
-    frame = random_frame(seed).drop(holes)
-    for stop in (*sorted(cuts), NUM_ROWS):
-        candles = checked(frame[frame.index < stop])
-        try:
-            expected = compute_table(candles, SOME)
-        except DataError as error:  # a hole may leave too little
-            assert "without a gap" in str(error)
-            continue
-        table = store.table(candles, SOME)
-        assert by_time(table) == by_time(expected)
-    assert not store.stats.damaged_files
-
-
 def test_values_are_those_of_the_package_on_all_history() -> None:
     frame = random_frame(3, 1_000)
     candles = {name: frame[name] for name in ("open", "high", "low", "close", "volume")}
@@ -241,13 +218,6 @@ def test_a_name_without_its_prefix_is_found_in_the_package() -> None:
     assert suggestion("adx") == "ta.adx"
     with pytest.raises(DataError, match=r"feature columns: .*'adx'.*ta\.adx.*got 'adx'"):
         check_columns(["adx"])
-
-
-def test_what_reads_the_volume_refuses_candles_without_one() -> None:
-    candles = checked(random_frame(1).drop(columns="volume"))
-    assert len(compute_table(candles, ["ta.stoch"])) == NUM_ROWS - 63
-    with pytest.raises(DataError, match=r"features of BTCUSDT-15m: .*got candles without"):
-        compute_table(candles, ["ta.stoch", "ta.money_flow_index"])
 
 
 def test_a_flat_market_has_no_value_unless_the_last_one_is_asked_for() -> None:

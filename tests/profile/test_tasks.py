@@ -17,7 +17,6 @@ from keras import ops
 from rolled import naive
 
 from v8.base.errors import ProfileError
-from v8.profile.profile import load_profile
 from v8.profile.tasks import (
     TASKS,
     Closes,
@@ -81,11 +80,6 @@ def test_a_range_moves_highs_and_lows_bands_and_volatility() -> None:
         "volatility": True,
         "range": False,
     }
-
-
-def test_the_aligned_profile_weighs_the_candles_most() -> None:
-    weights = {name: settings.weight for name, settings in load_profile("aligned").tasks.items()}
-    assert weights == {"ohlc": 1.0, "bands": 0.8, "volatility": 0.3}
 
 
 def test_a_share_of_the_last_close_has_the_task_s_unit() -> None:

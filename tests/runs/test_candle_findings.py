@@ -99,12 +99,3 @@ def test_candles_that_a_run_is_pinned_to_are_not_called_old() -> None:
     pinned = walk("BTCUSDT")
     pinned = replace(pinned, report=replace(pinned.report, num_newer=500))
     assert list(age_findings([pinned], end_of(pinned) + 812 * DAY_S)) == []
-
-
-def test_of_several_leaps_the_largest_is_named_and_all_are_counted() -> None:
-    rng = np.random.default_rng(2)
-    close = 100 * np.exp(np.cumsum(rng.normal(0, 1e-3, 400))) * np.where(np.arange(400) // 100 % 2, 5.0, 1.0)
-    rows = {"open_time": START_S + 60 * np.arange(400), "open": close, "high": close, "low": close}
-    frame = pd.DataFrame({**rows, "close": close, "volume": 1.0})
-    (sentence,) = leap_findings([check_candles(frame, Series("QUICKUSDT", "1m"), source="files")])
-    assert "(3 leaps in all)" in sentence

@@ -129,35 +129,6 @@ def test_first_series_tell_nothing_of_others_unless_they_took_long() -> None:
     assert long.left_s == pytest.approx(2_475.0)
 
 
-def test_what_is_done_between_two_series_counts_and_what_failed_before_it_began_does_not() -> None:
-    clock = Clock()
-    pace = ProgressEstimate(12, clock)
-    (none, one, two, three) = names(4)
-    pace.on_event(SeriesOutcome(none, reason="no candles."))
-    clock.now_s += 50.0
-    for series in (one, two, three):
-        pace.on_event(SeriesStarted(series))
-        clock.now_s += 10.0
-        pace.on_event(SeriesOutcome(series))
-        clock.now_s += 5.0  # the report is drawn
-    # 8 are left, each 10 s and the 5 s before it.
-    assert pace.left_s == pytest.approx(120.0)
-
-
-def test_members_of_one_program_end_one_after_another() -> None:
-    clock = Clock()
-    pace = ProgressEstimate(40, clock)
-    all_of_them = names(40)
-    for series in all_of_them:
-        pace.on_event(SeriesStarted(series))
-    clock.now_s += 120.0
-    for number, series in enumerate(all_of_them[:-1], 1):
-        pace.on_event(SeriesOutcome(series))
-        if number > 1:
-            assert pace.left_s == pytest.approx(0.5 * (40 - number))
-        clock.now_s += 0.5
-
-
 def test_series_that_all_ran_at_once_tell_what_others_will_by_their_own_stages() -> None:
     clock = Clock()
     pace = ProgressEstimate(2, clock)
@@ -209,17 +180,3 @@ def test_what_a_run_cost_tells_what_others_will() -> None:
     cost = pace.cost(4)
     assert cost == RunCost(4, 50.0, 20.0, 2)
     assert [cost.estimated_s(number) for number in (1, 2, 4, 40)] == [30.0, 30.0, 50.0, 410.0]
-
-
-def test_what_two_series_will_take_is_no_part_of_what_slow_others_took() -> None:
-    clock = Clock()
-    pace = ProgressEstimate(40, clock)
-    # Another program was at work until the 26th ended: 30 s with compiling, then 20 s each, then 1 s each.
-    for series, seconds in zip(names(40), [30.0, *[20.0] * 25, *[1.0] * 14], strict=True):
-        pace.on_event(SeriesStarted(series))
-        clock.now_s += seconds
-        pace.on_event(SeriesOutcome(series))
-    cost = pace.cost(40)
-    assert cost.seconds == 544.0
-    assert cost.series_s == pytest.approx(514 / 39, abs=0.001)
-    assert cost.estimated_s(2) == pytest.approx(30 + 514 / 39, abs=0.1)

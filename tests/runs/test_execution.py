@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from evaluating import evaluate_arrays
-from full_disk import file_limit, fill, make_read_only, small_disk
+from full_disk import file_limit
 from outputs import write_outputs
 from run_doubles import EngineOf, Recorder
 from tiny_profiles import tiny_profile
@@ -28,7 +28,6 @@ from v8.cli.printing import print_newer
 from v8.data.market.candles import Candles
 from v8.data.market.series import Series
 from v8.data.market.sources.demo import DemoSource
-from v8.data.market.sources.source import CutOffSource
 from v8.publish.report import outputs as report_outputs
 from v8.publish.report.outputs import ReportWriter
 from v8.runs.estimate import known_cost
@@ -295,18 +294,6 @@ def test_a_traceback_that_is_kept_holds_no_password(plan: Plan) -> None:
     assert all(str(failure.reason).isprintable() for failure in summary.failures)
 
 
-def test_a_traceback_that_is_kept_moves_no_cursor(plan: Plan) -> None:
-    class Hostile(Market):
-        def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
-            raise RuntimeError("\x1b]0;title\x07\x1b[2J\u202e\r\tone\ntwo\udc80")
-
-    with opened(plan) as folder:
-        carried_out(plan, folder, Hostile(), HollowEngine())
-    trace = (plan.path / "BTCUSDT-15m" / "error.txt").read_text("utf-8")
-    assert trace.endswith("\nRuntimeError: \\x1b]0;title\\x07\\x1b[2J\\u202e\\r\tone\ntwo\\udc80\n")
-    assert all(line.replace("\t", "").isprintable() for line in trace.split("\n"))
-
-
 def test_a_finished_series_stays_finished_when_its_candles_cannot_be_read_again(plan: Plan) -> None:
     with opened(plan) as folder:
         carried_out(plan, folder, Market(), HollowEngine())
@@ -460,47 +447,6 @@ def test_jobs_carry_the_seed_of_their_series(plan: Plan) -> None:
     assert [job.seed for job in engine.jobs] == [42, 45]
 
 
-@pytest.mark.process
-def test_on_a_disk_that_is_full_nothing_finished_is_lost_and_the_call_ends_with_one_sentence(
-    plan: Plan, tmp_path: Path
-) -> None:
-    with small_disk(tmp_path / "disk", 32 << 20) as disk:
-        plan = make_plan(plan.profile, [ONE, TWO], disk / "tiny")
-        with opened(plan) as folder:
-            carried_out(plan, folder, Market(), HollowEngine(broken=[TWO]))
-        before = {file: file.read_bytes() for file in (plan.path / str(ONE)).iterdir()}
-        filler = fill(disk)
-        with opened(plan) as folder, pytest.raises(StorageError, match="got No space left"):
-            carried_out(plan, folder, Market(), HollowEngine())
-        assert {file: file.read_bytes() for file in before} == before
-        alone = make_plan(plan.profile, [ONE], plan.path)
-        with opened(alone) as folder:
-            assert carried_out(alone, folder, Market(), HollowEngine()).num_finished_before == 1
-        filler.unlink()
-        with opened(plan) as folder:
-            assert carried_out(plan, folder, Market(), HollowEngine()).num_trained == 1
-        assert statuses(plan) == {"BTCUSDT-15m": "done", "ETHUSDT-1h": "done"}
-        assert [name for name in disk.rglob(".*") if name.name not in (".lock", ".lock-holder")] == []
-
-
-@pytest.mark.process
-def test_a_finished_run_lies_well_on_a_disk_that_is_read_only(plan: Plan, tmp_path: Path) -> None:
-    with small_disk(tmp_path / "disk", 32 << 20) as disk:
-        plan = make_plan(plan.profile, [ONE], disk / "tiny")
-        with opened(plan) as folder:
-            carried_out(plan, folder, Market(), HollowEngine())
-        write_outputs(plan.path)  # as at the end of a run
-        make_read_only(disk)
-        with opened(plan) as folder:
-            assert carried_out(plan, folder, Market(), HollowEngine()).num_finished_before == 1
-        messages: list[str] = []
-        assert [row.series for row in write_outputs(plan.path, lambda error: messages.append(str(error)))]
-        assert messages == []
-        more = make_plan(plan.profile, [ONE, TWO], plan.path)
-        with opened(more) as folder, pytest.raises(StorageError, match="got Read-only file system"):
-            carried_out(more, folder, Market(), HollowEngine())
-
-
 class Growing(Market):
     """A market that has come as far as `until_s`."""
 
@@ -584,12 +530,3 @@ def test_what_is_to_be_known_of_the_candles_is_said_before_training(plan: Plan) 
     (finding,) = (event.text for event in recorder.events if type(event) is CandleFinding)
     assert "2 series" in finding  # the candles of this market end with 2024
     assert kinds.index(CandleFinding) < kinds.index(GettingReady)
-
-
-def test_the_end_of_a_fold_is_not_called_old(plan: Plan) -> None:
-    recorder = Recorder()
-    newest_s = {str(series): 1_735_689_600 - 5 * series.bar_s for series in plan.series}
-    with opened(plan) as folder:
-        carried_out(plan, folder, CutOffSource(Market(), newest_s), HollowEngine(), recorder)
-    kinds = [type(event) for event in recorder.events]
-    assert GettingReady in kinds and CandleFinding not in kinds

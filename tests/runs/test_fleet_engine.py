@@ -230,20 +230,6 @@ def test_g10_a_series_without_enough_candles_leaves_its_fleet_before_training(
         assert_same_weights(weights_in(job), serial[str(job.series)])
 
 
-def test_a_damaged_checkpoint_costs_a_line_and_no_series(
-    make_jobs: Callable[..., list[Job]], serial: dict[str, list[np.ndarray]], one_trainer: OneTrainer
-) -> None:
-    jobs = make_jobs(*NAMES)
-    (jobs[0].folder / CHECKPOINT).parent.mkdir(parents=True)
-    (jobs[0].folder / CHECKPOINT).write_bytes(b"no zip")
-    events: list[Event] = []
-    outcomes = by_name(made(jobs, events.append, 3, one_trainer))
-    assert [outcomes[name].reason for name in NAMES] == [None] * 3
-    notes = [event.text for event in events if isinstance(event, Note) and "checkpoint" in event.text]
-    assert len(notes) == 1 and re.match(f"{NAMES[0]}: checkpoint.npz .*; got damage: ", notes[0])
-    assert_same_weights(weights_in(jobs[0]), serial[NAMES[0]])
-
-
 def test_out_of_memory_halves_the_fleet_and_every_series_goes_on_where_it_was(
     make_jobs: Callable[..., list[Job]], serial: dict[str, list[np.ndarray]], one_trainer: OneTrainer
 ) -> None:

@@ -290,21 +290,3 @@ def test_others_finish_what_one_process_trains_and_one_that_dies_is_replaced(
     assert began_s[LEFT_ALONE, "train"] < began_s[KILLED_ONCE, "save"]  # they overlap
     for name in (KILLED_ONCE, LEFT_ALONE):
         assert repeatable(folder / name) == repeatable(crews.alone / name)
-
-
-@pytest.mark.nightly
-def test_a_run_that_is_killed_while_others_finish_its_series_ends_with_the_same_weights(
-    profile: Any, crews: Crews, tmp_path: Path
-) -> None:
-    folder = tmp_path / "crew"
-    with crew_at_work(folder, profile, "1+2", f"{KILLED_ONCE}:signed", LEFT_ALONE) as crew:
-        finisher_of(KILLED_ONCE, folder)
-        os.killpg(crew.pid, signal.SIGKILL)
-    assert not (folder / KILLED_ONCE / "metadata.json").exists()
-    with crew_at_work(folder, profile, "1+1", KILLED_ONCE, LEFT_ALONE) as crew:
-        said, _ = crew.communicate(timeout=HANG_S)
-        assert crew.returncode == 0, said
-    metadata = json.loads((folder / KILLED_ONCE / "metadata.json").read_text())
-    assert metadata["training"]["resumed_from_epoch"] >= 1
-    for name in (KILLED_ONCE, LEFT_ALONE):
-        assert repeatable(folder / name) == repeatable(crews.alone / name)

@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from full_disk import fill, small_disk
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -93,16 +92,6 @@ def test_a_table_from_the_folder_is_the_bytes_of_the_file_and_outlives_it(tmp_pa
     assert_same(table, compute_table(candles, ["close", "atr"]))
 
 
-def test_other_candles_have_another_file(tmp_path: Path) -> None:
-    store = FeatureStore(tmp_path)
-    for seed in (1, 2):
-        assert_same(
-            store.table(walk_candles(seed=seed), EVERY), compute_table(walk_candles(seed=seed), EVERY)
-        )
-    assert counts(store) == (30, 0, 0)
-    assert len(list(tmp_path.rglob("*.parquet"))) == 2
-
-
 @pytest.mark.parametrize("num_rows", [300, GROUP_ROWS, 2 * GROUP_ROWS + 777])
 def test_any_parquet_reader_sees_what_the_store_reads(tmp_path: Path, num_rows: int) -> None:
     # One page must hold a whole row group, else the runs the store takes would hold a page header.
@@ -116,14 +105,6 @@ def test_any_parquet_reader_sees_what_the_store_reads(tmp_path: Path, num_rows: 
     assert list(frame.columns) == [*EVERY, "open_time"]
     for name in EVERY:
         np.testing.assert_array_equal(frame[name].to_numpy()[187:], table.column(name), strict=True)
-
-
-def test_only_whole_files_are_left_behind(tmp_path: Path) -> None:
-    candles = walk_candles()
-    store = FeatureStore(tmp_path)
-    store.table(candles, ["rsi"])
-    store.table(candles, ["atr"])
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [store.path(candles)]
 
 
 def moved(content: bytes, source: int, target: int) -> bytes:
@@ -352,20 +333,6 @@ def test_a_folder_that_is_none_costs_time_and_one_line_but_no_table(
     said = f" cache {tmp_path / 'file'}: Not a directory"
     assert [said in record.getMessage() for record in caplog.records] == [True]
     assert (tmp_path / "file").read_text() == "in the way"
-
-
-@pytest.mark.process
-def test_a_full_disk_costs_time_but_no_table(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with small_disk(tmp_path / "home", 1 << 16) as disk:
-        fill(disk)
-        candles = walk_candles()
-        assert_same(FeatureStore(disk / "features").table(candles, EVERY), compute_table(candles, EVERY))
-    assert [record.getMessage().count("No space left") for record in caplog.records] == [1]
-
-
-def test_the_folder_is_in_the_home_of_v8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("V8_HOME", str(tmp_path))
-    assert FeatureStore().folder == tmp_path / "features"
 
 
 def test_where_candles_came_from_does_not_matter(tmp_path: Path) -> None:

@@ -278,7 +278,3 @@ def _until(data: SeriesData, last_row: int) -> FeatureTable:
         column[last_row + 1 :] *= factor
         changed[name] = (column,)
     return FeatureTable(table.series, table.open_time_s, changed, table.segment, "changed")
-
-
-def test_profiles_of_any_scaling_can_have_it() -> None:
-    assert tiny_profile(calibration="ensemble", scaling="standard").calibration == "ensemble"

@@ -91,14 +91,3 @@ def test_baselines_of_ranges_err_less_than_naive_on_a_random_walk(make_market_sp
     actual = series.test.actual["range"]
     error, of_naive = (np.abs(series.forecast(each)["range"] - actual).mean() for each in (name, "naive"))
     assert error < of_naive
-
-
-def test_har_of_ranges_is_unchanged_in_percent_when_all_ranges_double(make_market_span) -> None:
-    series = make_market_span(tasks=TASK_NAMES)
-
-    def doubled(name: str, values: np.ndarray) -> np.ndarray:
-        return values**2 if name in ("open", "high", "low", "close") else values
-
-    np.testing.assert_allclose(
-        series.recut(doubled).forecast("har")["range"], 2 * series.forecast("har")["range"], rtol=1e-2
-    )

@@ -95,35 +95,6 @@ def test_g8_errors_scale_with_the_price_and_errors_in_returns_do_not(
         assert after.rmse_return.overall == pytest.approx(before.rmse_return.overall, rel=1e-9)
 
 
-@given(order=st.permutations(range(7)))
-@settings(max_examples=20, deadline=None)
-def test_the_order_of_windows_does_not_matter(make_span, order: list[int]) -> None:
-    span = make_span()
-    told = span.told(
-        actual={task: values[order] for task, values in span.test.actual.items()},
-        history_close=span.test.history_close[order],
-    )
-    shuffled = replace(told, model={task: values[order] for task, values in span.model.items()})
-    for task in span.model:
-        before, after = (measure_errors(each.test, task, each.model[task])[0] for each in (span, shuffled))
-        np.testing.assert_allclose(after.mae_return.cells, before.mae_return.cells, rtol=1e-12)
-        np.testing.assert_allclose(after.rmse_price.cells, before.rmse_price.cells, rtol=1e-12)
-    # How many windows are effective does depend on the order: neighbours may be alike.
-    before, after = (
-        [replace(step, num_effective=0.0) for step in measure_direction(each.test, each.model["ohlc"])]
-        for each in (span, shuffled)
-    )
-    assert after == before
-
-
-@given(seed=st.integers(0, 1_000))
-@settings(max_examples=20, deadline=None)
-def test_a_root_mean_square_is_never_below_the_mean_absolute_error(make_span, seed: int) -> None:
-    span = make_span(seed=seed)
-    errors, _ = measure_errors(span.test, "bands", span.model["bands"])
-    assert errors.rmse_price.overall >= errors.mae_price.overall * (1 - 1e-12)
-
-
 def test_g6_a_forecast_of_another_shape_is_not_measured(make_span) -> None:
     span = make_span()
     with pytest.raises(SeriesError, match=r"forecast of ohlc: .*\(7, 3, 4\); got the shape \(1, 3, 4\)"):
@@ -187,22 +158,6 @@ def test_one_tick_of_a_dear_coin_is_a_direction_of_the_actual_values(make_candle
     # 60,000.01 after 60,000.00 is a return of 1.7e-7: below the rounding of forecasts, yet true.
     (step,) = _direction(make_candles(np.array([[60_000.01]]), [60_000.0], np.array([[60_001.0]])))
     assert (step.num_hits, step.num_flat_actual) == (1, 0)
-
-
-@pytest.mark.parametrize(
-    ("num_hits", "num_trials", "low", "high"),
-    [
-        # Newcombe (1998), Statistics in Medicine 17, table I, method 3 (Wilson): 81/263, 15/148, 0/20, 1/29.
-        (81, 263, 0.2553, 0.3662),
-        (15, 148, 0.0624, 0.1605),
-        (0, 20, 0.0000, 0.1611),
-        (1, 29, 0.0061, 0.1718),
-    ],
-)
-def test_the_wilson_interval_is_the_published_one(
-    num_hits: int, num_trials: int, low: float, high: float
-) -> None:
-    assert wilson_interval(num_hits, num_trials) == pytest.approx((low, high), abs=5e-5)
 
 
 @given(num_trials=st.integers(1, 5_000), share=st.floats(0, 1))

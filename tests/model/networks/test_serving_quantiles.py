@@ -68,25 +68,6 @@ def test_quantiles_never_cross_and_are_coherent_for_any_weights(
     require_coherent(forecasts.points, forecasts.quantiles)
 
 
-@pytest.mark.nightly
-def test_a_calibrated_file_is_read_by_plain_keras_and_says_the_same(
-    data: SeriesData, graph: ServingGraph, tmp_path: Path
-) -> None:
-    weights = [np.asarray(weight) for weight in started(data).trainable_variables]
-    model = ServingModel(graph, data.scaling, weights)
-    calibrate(model, data)
-    windows = data.spans["test"].raw_windows()[:64]
-    forecasts = model.forecast_all(windows)
-    model.save(tmp_path / "model.keras")
-    check_keras_file(tmp_path / "model.keras")
-    assert unknown_keys(tmp_path / "model.keras") == []
-    read = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True).predict_on_batch(windows)
-    for task, values in forecasts.quantiles.items():
-        np.testing.assert_array_equal(read[f"{task}_quantiles"], values)
-        assert values.shape[2] == len(LEVELS)
-    require_coherent(forecasts.points, forecasts.quantiles)
-
-
 def test_quantiles_leave_the_point_forecast_where_it_is(data: SeriesData) -> None:
     plain = demo_data(tiny_ranged_profile())
     network = started(plain)

@@ -256,14 +256,6 @@ def test_each_weight_that_was_stacked_has_its_place_in_the_fleet(kind):
             np.testing.assert_array_equal(np.asarray(fleet.trainable_variables[place])[number], theirs)
 
 
-@pytest.mark.parametrize("kind", ["bilstm", "bilstm sequences", "bigru sequences"])
-def test_merged_directions_compute_the_same(kind):
-    networks = random_networks(kind)
-    x = np.random.default_rng(3).standard_normal((BATCH, NUM_MODELS, STEPS, CHANNELS)).astype("float32")
-    apart, merged = (np.asarray(fleet_of(networks, are_directions_merged=flag)(x)) for flag in (False, True))
-    assert_within_steps(merged, apart, steps=32)
-
-
 def test_twins_of_a_mixed_policy_keep_float32_for_all_but_the_factors_of_products():
     x = keras.Input((STEPS, CHANNELS))
     model = keras.Model(x, L.LSTM(4, dtype="mixed_bfloat16")(x))

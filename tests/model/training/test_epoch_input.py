@@ -40,13 +40,6 @@ def test_the_elements_of_the_data_set_are_the_epochs_that_numpy_shuffles(windows
 
 
 @pytest.mark.tf
-def test_it_goes_on_from_any_epoch_with_the_same_indices(windows: FleetWindows) -> None:
-    whole = list(islice(epoch_iterator(windows.epochs(SEEDS, [1, 1])), 5))
-    resumed = list(islice(epoch_iterator(windows.epochs(SEEDS, [4, 4])), 2))
-    np.testing.assert_array_equal(np.stack(whole[3:]), np.stack(resumed))
-
-
-@pytest.mark.tf
 def test_no_thread_of_the_pipeline_is_tuned_or_shared(windows: FleetWindows) -> None:
     options = epoch_dataset(windows.epochs(SEEDS, FIRST_EPOCHS)).options()
     assert options.deterministic

@@ -92,13 +92,6 @@ def test_repetitions_too_short_to_time_are_gathered_into_longer_stretches() -> N
 
 
 @pytest.mark.tf
-def test_the_small_network_is_one_lstm_and_one_dense_layer_of_the_first_width() -> None:
-    network: Any = probe.shortened(load_profile("aligned")).network
-    assert (network.family, network.encoder_units, network.dense_units) == ("lstm_dense", (128,), (128,))
-    assert network.dropout == 0.3
-
-
-@pytest.mark.tf
 def test_the_first_units_are_those_of_the_layer_that_reads_the_window() -> None:
     families = ("bilstm_seq2seq", "lstm_dense", "dense_newest")
     assert [tiny_profile(family).network.first_units for family in families] == [6, 6, 6]
@@ -131,8 +124,3 @@ def test_a_fleet_is_as_large_as_still_pays(saturation: int, expected: int, small
         return float(min(num_models, saturation))
 
     assert probe.measured_fleet_size(small, 40, speed_of=speed) == expected
-
-
-@pytest.mark.tf
-def test_the_real_measurement_chooses_a_size_that_exists(small: Profile) -> None:
-    assert probe.measured_fleet_size(small, 3) in (1, 2, 3)

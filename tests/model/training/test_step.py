@@ -138,23 +138,6 @@ def test_a_model_that_is_not_active_keeps_every_bit_of_its_state(
     assert np.asarray(after.num_steps).tolist() == [1, 0, 1]
 
 
-@pytest.mark.nightly
-def test_a_model_that_diverges_touches_no_other(
-    three: tuple[list[SeriesData], Batch], program: tuple[FleetState, Callable[..., FleetState]]
-) -> None:
-    before, step = program
-    batch = three[1]
-    healthy = step(before, RATES, EVERYONE, batch.x_BMTF, batch.y_BMHC, batch.weight_BM)
-    x = np.array(batch.x_BMTF)
-    x[:, 1] = np.nan
-    sick = step(before, RATES, EVERYONE, x, batch.y_BMHC, batch.weight_BM)
-    assert np.isnan(np.asarray(sick.loss_sum)[1])
-    one = np.asarray(healthy.weights)
-    other = np.asarray(sick.weights)
-    np.testing.assert_array_equal(one[[0, 2]], other[[0, 2]])
-    assert np.isnan(other[1]).any()
-
-
 def test_filling_changes_nothing(
     three: tuple[list[SeriesData], Batch], program: tuple[FleetState, Callable[..., FleetState]]
 ) -> None:

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 import pytest
 from float32_steps import assert_within_steps
@@ -20,8 +19,6 @@ from trained_alone import fit
 
 from v8.base.errors import ArtifactError, DivergedError
 from v8.data.windows.dataset import SeriesData, prepare_series
-from v8.data.windows.span import Span
-from v8.model.baselines.ranges import fit_formulas
 from v8.model.training.progress import EpochRecord, LossPatience
 from v8.model.training.state import Checkpoint, FleetState, Progress
 from v8.model.training.trainer import FleetMember, InitialWeights, Trainer, TrainingResult, _FleetFit
@@ -80,15 +77,6 @@ def test_g20_the_same_seed_gives_the_same_weights(
     assert not same_weights(fit(trainer, learnable, seed=6), whole)
 
 
-@pytest.mark.nightly
-def test_a_series_trained_after_another_is_untouched_by_it(
-    another: Trainer, learnable: SeriesData, whole: TrainingResult
-) -> None:
-    """`whole` is the first that its trainer trained."""
-    assert not same_weights(fit(another, learnable, seed=8), whole)
-    assert same_weights(fit(another, learnable, seed=5), whole)
-
-
 @pytest.fixture
 def two_series() -> list[SeriesData]:
     profile = tiny_profile()
@@ -100,45 +88,6 @@ def drawn_weights(trainer: Trainer, seed: int) -> list[np.ndarray]:
     rng = np.random.default_rng(seed)
     shapes = [tuple(weight.shape) for weight in trainer.network.trainable_variables]
     return [rng.normal(0, 0.5, shape).astype(np.float32) for shape in shapes]
-
-
-@pytest.mark.nightly
-def test_the_published_model_keeps_nothing_of_the_series_before(tmp_path: Path) -> None:
-    profile = tiny_profile(calibration="ensemble")
-    first, second = (demo_data(profile, series=name) for name in ("BTCUSDT-15m", "ETHUSDT-15m"))
-    used = Trainer(first.profile)
-    fresh = Trainer(first.profile)
-    before = used.serving_model(first, drawn_weights(used, 1))
-    shares = np.full((3, 3), [[0.5, 0.25, 0.0], [0.25, 0.5, 0.5], [0.25, 0.25, 0.5]])
-    before.add_calibration(fit_formulas(first.spans["train"]), dict.fromkeys(profile.tasks, shares), {})
-    drawn = drawn_weights(used, 2)
-    models = [trainer.serving_model(second, drawn) for trainer in (used, fresh)]
-    files = []
-    for number, model in enumerate(models):
-        model.save(tmp_path / f"{number}.keras")
-        files.append(keras.saving.load_model(tmp_path / f"{number}.keras"))
-    for weight, wanted in zip(files[0].trainable_variables, drawn, strict=True):
-        np.testing.assert_array_equal(np.asarray(weight), wanted)
-    for one, other in zip(*(file.get_weights() for file in files), strict=True):
-        np.testing.assert_array_equal(one, other)
-    windows = Span(second.table, second.profile, second.anchors["test"][:64]).raw_windows()
-    after, alone = (model.forecast_all(windows).points for model in models)
-    for task in second.profile.tasks:
-        np.testing.assert_array_equal(after[task], alone[task])
-
-
-def test_the_published_model_of_the_series_before_forecasts_as_before(two_series: list[SeriesData]) -> None:
-    first, second = two_series
-    trainer = Trainer(first.profile)
-    weights = drawn_weights(trainer, 1)
-    windows = first.spans["test"].raw_windows()
-    before = trainer.serving_model(first, weights)
-    expected = before.forecast_all(windows).points
-    after = trainer.serving_model(second, weights)
-    other = after.forecast_all(windows).points
-    for task, values in before.forecast_all(windows).points.items():
-        np.testing.assert_array_equal(values, expected[task])
-        assert (values != other[task]).any()
 
 
 def test_the_published_files_of_two_series_differ_in_weights_alone(
@@ -311,14 +260,6 @@ def test_no_single_flipped_bit_of_a_checkpoint_goes_unnoticed(
     (tmp_path / "c.npz").write_bytes(content)
     with pytest.raises(ArtifactError, match="a checkpoint that can"):
         Checkpoint.load(tmp_path / "c.npz", {"seed": 1})
-
-
-@pytest.mark.parametrize("content", [b"", b"no zip at all", b"PK\x05\x06" + 18 * b"\x00"])
-def test_a_damaged_checkpoint_is_one_sentence(content: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "checkpoint.npz"
-    path.write_bytes(content)
-    with pytest.raises(ArtifactError, match="a checkpoint that can"):
-        Checkpoint.load(path, {})
 
 
 def small_checkpoint() -> Checkpoint:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,6 @@ from v8.runs.machine import (
     choose_loops,
     loops_in_environment,
 )
-
-MakeProfile = Callable[..., Profile]
 
 LEAST_FLOP_ON_GPU = machine.MIN_FLOP_TO_MEASURE_ON_GPU  # the tests set another
 SPEEDS = [600.0, 750.0, 700.0]
@@ -75,23 +72,6 @@ def test_loops_become_one_kernel_where_that_is_clearly_faster(
 ) -> None:
     told(monkeypatch, speeds)
     assert settled(tiny_profile()) == FLAGS[loops]
-
-
-def test_a_network_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = told(monkeypatch, SPEEDS)
-    assert settled(tiny_profile()) == FLAGS["whole"]
-    assert settled(tiny_profile()) == FLAGS["whole"]
-    assert len(asked) == 1
-
-
-def test_what_was_kept_of_another_number_of_flags_is_measured_anew(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    asked = told(monkeypatch, SPEEDS, SPEEDS)
-    settled(tiny_profile())
-    (file,) = (tmp_path / "machine").iterdir()
-    file.write_text(json.dumps({"found": SPEEDS[:2]}))
-    assert (settled(tiny_profile()), len(asked)) == (FLAGS["whole"], 2)
 
 
 @pytest.mark.parametrize("flags", ["--xla_cpu_enable_fast_math=false", None])

@@ -12,7 +12,6 @@ from v8.runs.machine import (
     WORKER_BYTES,
     affordable_workers,
     measured_workers,
-    threads_speed,
     useful_workers,
 )
 
@@ -53,11 +52,6 @@ def test_a_single_core_needs_no_measurement() -> None:
         raise AssertionError(num_threads)
 
     assert useful_workers(1, refuse) == 1
-
-
-def test_the_real_measurement_counts_work_of_every_thread() -> None:
-    assert threads_speed(1) > 0
-    assert threads_speed(2) > 0
 
 
 def test_what_was_measured_serves_the_next_run_but_memory_is_looked_at_again(

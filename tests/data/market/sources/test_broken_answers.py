@@ -76,18 +76,6 @@ def test_an_answer_that_never_ends_is_tried_again_and_then_a_sentence(
     assert server.num_connections == NUM_TRIES
 
 
-def test_no_try_begins_that_could_end_after_the_limit_of_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    limits = TimeLimits(silence_s=0.2, try_s=0.5, file_s=0.8)
-    with (
-        closing(RawServer([], stays=True)) as server,
-        closing(Downloader("V8_VISION_URL", limits=limits)) as downloader,
-        pytest.raises(DataError, match=r"within 0\.8 s; got a broken .*, number 1\."),
-    ):
-        downloader.fetch(f"{server.url}/a", max_bytes=1_000)
-    assert server.num_connections == 1
-
-
 def test_who_waits_long_is_told_how_long_and_at_which_try(downloader: Downloader) -> None:
     messages: list[str] = []
     with (

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from contextlib import closing
 
 import numpy as np
 import pytest
-from broken_http import BROKEN, LATEST_S, STALLED, RawServer, answer
+from broken_http import BROKEN, RawServer, answer
 from exchange_api import NOW_S, ExchangeApi
 
 from v8.base.errors import DataError
@@ -50,18 +49,6 @@ def refusal(downloader: Downloader, url: str) -> str:
 def test_a_broken_answer_is_one_sentence(downloader: Downloader, pieces: Pieces) -> None:
     with closing(RawServer(pieces)) as server:
         assert server.url.removeprefix("http://") in refusal(downloader, server.url)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(("pieces", "repeats"), STALLED.values(), ids=STALLED)
-def test_an_answer_that_never_ends_is_tried_again_and_then_a_sentence(
-    downloader: Downloader, pieces: Pieces, repeats: bool
-) -> None:
-    begun_s = time.monotonic()
-    with closing(RawServer(pieces, repeats=repeats, stays=True)) as server:
-        assert "a broken connection" in refusal(downloader, server.url)
-        assert server.num_connections == NUM_TRIES
-    assert time.monotonic() - begun_s < LATEST_S
 
 
 @pytest.mark.parametrize("downloader", [TimeLimits()], ids=["patient"], indirect=True)

@@ -42,30 +42,6 @@ def test_a_passing_failure_is_tried_again_after_a_delay(archive, downloader, wai
     assert 0.25 <= waits[0] <= 0.5
 
 
-def test_delays_double_and_never_reach_their_ceiling_all_at_once(archive, downloader, waits, make_fault):
-    archive.files["/a"] = b"candles"
-    archive.faults["/a"] = [make_fault(status=503)] * 3
-    assert downloader.fetch(f"{archive.url}/a", max_bytes=10) == b"candles"
-    assert all(ceiling / 2 <= wait <= ceiling for wait, ceiling in zip(waits, [0.5, 1.0, 2.0], strict=True))
-
-
-@pytest.mark.parametrize(
-    ("header", "wait_s"),
-    [
-        ("7", 7.0),
-        ("0", 0.0),
-        ("86400", 120.0),
-    ],
-)
-def test_retry_after_in_seconds_is_obeyed_up_to_two_minutes(
-    archive, downloader, waits, make_fault, header, wait_s
-):
-    archive.files["/a"] = b"candles"
-    archive.faults["/a"] = [make_fault(status=429, headers={"Retry-After": header})]
-    assert downloader.fetch(f"{archive.url}/a", max_bytes=10) == b"candles"
-    assert waits == [wait_s]
-
-
 @pytest.mark.parametrize(("ahead_s", "wait_s"), [(60, 60.0), (-60, 0.0)])
 def test_a_retry_after_that_is_a_date_is_obeyed(archive, downloader, waits, make_fault, ahead_s, wait_s):
     archive.files["/a"] = b"candles"
@@ -73,13 +49,6 @@ def test_a_retry_after_that_is_a_date_is_obeyed(archive, downloader, waits, make
     archive.faults["/a"] = [make_fault(status=429, headers={"Retry-After": date})]
     assert downloader.fetch(f"{archive.url}/a", max_bytes=10) == b"candles"
     assert waits == [pytest.approx(wait_s, abs=10)]  # a busy machine may need seconds to ask
-
-
-def test_a_retry_after_that_means_nothing_falls_under_the_usual_delay(archive, downloader, waits, make_fault):
-    archive.files["/a"] = b"candles"
-    archive.faults["/a"] = [make_fault(status=503, headers={"Retry-After": "later"})]
-    downloader.fetch(f"{archive.url}/a", max_bytes=10)
-    assert 0.25 <= waits[0] <= 0.5
 
 
 def test_a_connection_cut_within_the_body_is_tried_again(archive, downloader, waits, make_fault):

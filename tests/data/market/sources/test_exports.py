@@ -6,15 +6,12 @@ Each file is made with the facts of a public report or of an exchange's document
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import zipfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
 
 from v8.base.errors import DataError, UnknownSeriesError
@@ -211,14 +208,6 @@ def test_rows_of_eight_values_cannot_be_told_apart(tmp_path: Path, frame: pd.Dat
     table = pd.DataFrame(dict(zip(names, kraken(frame), strict=True)))
     put_rows(tmp_path, table.to_dict("records"))
     assert read(tmp_path).digest == digest_of(frame)
-
-
-def test_nine_values_of_okx_and_eight_of_gate_are_refused(tmp_path: Path, frame: pd.DataFrame) -> None:
-    base = [frame[name] for name in COLUMNS]
-    ones = pd.Series(["1"] * len(frame))
-    for more in ([quote_of(frame), quote_of(frame), ones], [quote_of(frame), ones]):
-        put_rows(tmp_path, rows_of(*base, *more))
-        assert refusal(tmp_path).got.startswith(f"{6 + len(more)} values, first 1704067200000")
 
 
 @pytest.mark.parametrize("ending", ["json", "csv"])
@@ -516,11 +505,3 @@ def test_date_and_time_apart_are_shown_and_the_cause_named(
     joined = moments.dt.strftime("%Y-%m-%d %H:%M:%S").rename("open_time")
     put_csv(tmp_path, pd.concat([joined, prices], axis=1), sep="\t")
     assert read(tmp_path).digest == digest_of(frame)
-
-
-def test_an_arrow_table_s_truth_values_are_no_prices(tmp_path: Path, frame: pd.DataFrame) -> None:
-    stream = io.BytesIO()
-    table = pa.table({**{name: frame[name] for name in COLUMNS}, "x": np.ones(NUM_BARS, dtype=bool)})
-    pa.feather.write_feather(table.set_column(4, "close", table["x"]), stream)
-    (tmp_path / "BTCUSDT-1h.feather").write_bytes(stream.getvalue())
-    assert refusal(tmp_path).got == "bool in close"

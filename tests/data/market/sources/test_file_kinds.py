@@ -176,25 +176,6 @@ def test_polars_s_feather_is_read(tmp_path: Path, frame: pd.DataFrame) -> None:
         assert read(tmp_path).digest == digest_of(frame)
 
 
-def test_a_feather_whose_footer_points_outside_of_it_is_one_sentence(
-    tmp_path: Path, frame: pd.DataFrame
-) -> None:
-    file = tmp_path / "BTCUSDT-1h.feather"
-    freqtrade(frame).to_feather(file)
-    content = file.read_bytes()
-    refused_once = False
-    for position in range(len(content) - 400, len(content) - 10):
-        broken = bytearray(content)
-        broken[position] ^= 0x80
-        file.write_bytes(broken)
-        try:
-            read(tmp_path)
-        except DataError as error:
-            refused_once = True
-            assert str(error).isprintable()
-    assert refused_once
-
-
 def test_a_small_feather_cannot_ask_for_much_memory(
     tmp_path: Path, frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,13 +258,6 @@ def test_names_of_columns_as_they_are_published_are_read(
         tmp_path / "BTCUSDT-1h.csv", index=False
     )
     assert read(tmp_path).digest == digest_of(frame)
-
-
-def test_a_quote_volume_is_never_the_volume(tmp_path: Path, frame: pd.DataFrame) -> None:
-    frame.rename(columns={"volume": "Volume USDT"}).to_csv(tmp_path / "BTCUSDT-1h.csv", index=False)
-    candles = read(tmp_path)
-    assert not candles.has_volume and np.isnan(candles.column("volume")).all()
-    assert "no volume" in candles.report.summary()
 
 
 def test_a_kind_that_is_not_read_is_told_with_what_helps(tmp_path: Path) -> None:

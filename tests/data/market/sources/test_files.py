@@ -67,16 +67,6 @@ def test_g2_the_months_of_several_files_are_joined_in_time_order(tmp_path, frame
     assert candles.report.num_identical == 10
 
 
-def test_a_file_of_the_archive_has_no_header_and_twelve_columns(tmp_path, frame, make_rows):
-    (tmp_path / "BTCUSDT-1h.csv").write_text(make_rows(frame))
-    assert read(tmp_path).digest == digest_of(frame)
-
-
-def test_a_parquet_file_may_keep_its_times_in_the_index(tmp_path, frame):
-    check_candles(frame, HOURLY, source="files").to_frame().to_parquet(tmp_path / "BTCUSDT-1h.parquet")
-    assert read(tmp_path).digest == digest_of(frame)
-
-
 def test_columns_are_found_by_name_and_the_quote_volume_is_never_the_volume(tmp_path, frame):
     text = pd.DataFrame(
         {
@@ -129,12 +119,6 @@ def test_a_csv_that_cannot_be_read_by_name_is_refused_with_its_reason(tmp_path, 
         read(tmp_path)
 
 
-def test_a_parquet_that_is_none_is_refused(tmp_path):
-    (tmp_path / "BTCUSDT-1h.parquet").write_bytes(b"no parquet")
-    with pytest.raises(DataError, match=r"BTCUSDT-1h.parquet: .*got Parquet magic bytes"):
-        read(tmp_path)
-
-
 def test_an_empty_file_beside_a_full_one_changes_nothing(tmp_path, frame):
     frame.iloc[:0].to_csv(tmp_path / "BTCUSDT-1h-2024-02.csv", index=False)
     frame.to_csv(tmp_path / "BTCUSDT-1h-2024-01.csv", index=False)
@@ -152,8 +136,3 @@ def test_the_bar_that_is_still_running_is_dropped(tmp_path, frame):
     now_s = int(frame.open_time[99]) / 1_000 + 60
     candles = FilesSource(tmp_path, now=lambda: now_s).candles(HOURLY, 1_000)
     assert (len(candles), candles.report.num_unclosed) == (99, 1)
-
-
-def test_candles_of_the_user_may_be_published(tmp_path):
-    source = FilesSource(tmp_path)
-    assert (source.name, source.is_publishable) == ("files", True)

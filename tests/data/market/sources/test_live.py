@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -97,31 +94,6 @@ def test_a_long_history_comes_from_the_archive_and_its_end_from_the_api(exchange
     assert exchange.archive_requests == []
 
 
-@pytest.mark.nightly
-def test_forty_series_a_day_later_take_forty_one_requests(exchange_api, valid_frame, home) -> None:
-    names = [f"C{number}USDT-{frame}" for number in range(20) for frame in ("15m", "1h")]
-    for number, name in enumerate(names):
-        bar_s = Series.parse(name).bar_s
-        start_s = NOW_S // bar_s * bar_s - 60 * bar_s  # none of August, which would be compared
-        exchange_api.put(name, valid_frame(300, bar_s, start_s=start_s, seed=number))
-    chosen = [Series.parse(name) for name in names]
-    first = LiveSource()
-    assert {len(first.candles(series, 50)) for series in chosen} == {50}
-    exchange_api.now_s += DAY_S
-    exchange_api.requests.clear()
-    source = LiveSource()
-    for series in chosen:
-        require_cold(source.candles(series, 50), exchange_api, 50)
-    assert len(exchange_api.requests) == 41
-    assert exchange_api.requests.count("/api/v3/time") == 1
-    exchange_api.now_s += DAY_S
-    exchange_api.requests.clear()
-    updated = LiveSource().update(chosen, 50)
-    assert [one.num_added for one in updated] == [96, 24] * 20
-    assert len(exchange_api.requests) == 41
-    assert exchange_api.archive_requests == []
-
-
 @pytest.mark.parametrize("num_missing", [0, 1, 2, 997, 998, 999])
 def test_what_a_page_holds_is_one_request_that_asks_the_last_candles_again(exchange, num_missing) -> None:
     LiveSource().candles(SERIES, 1_000)
@@ -193,12 +165,6 @@ def test_minutes_between_a_page_and_the_archive_are_fetched(exchange_api, valid_
     series = Series("BTCUSDT", "1m")
     require_cold(LiveSource().candles(series, 100), exchange_api, 100)
     require_cold(LiveSource().candles(series, 3_500), exchange_api, 3_500)
-
-
-def test_a_clock_that_goes_back_never_shows_what_is_not_closed(exchange) -> None:
-    LiveSource().candles(SERIES, 500)
-    exchange.now_s -= DAY_S
-    require_cold(LiveSource().candles(SERIES, 500), exchange, 500)
 
 
 def test_a_revision_by_the_api_is_named_counted_and_kept_while_the_first_version_serves(
@@ -304,18 +270,6 @@ def test_what_is_accepted_is_the_apis_word_and_never_against_the_archives(exchan
     assert again.num_revised == 0
 
 
-def test_a_newest_candle_that_was_told_before_it_was_over_is_told_to_the_end(exchange, caplog) -> None:
-    def halved(rows: Any) -> Any:
-        rows[-1][5] = str(float(rows[-1][5]) / 2)
-        return rows
-
-    exchange.faults = [ApiFault(rows=halved)]
-    LiveSource().candles(SERIES, 500)
-    exchange.now_s += BAR_S
-    require_cold(LiveSource().candles(SERIES, 500), exchange, 500)
-    assert "1 candle was different before" in caplog.text
-
-
 def test_the_archives_word_serves_and_the_apis_is_kept(exchange, home) -> None:
     LiveSource().candles(SERIES, 900)
     changed_s = NOW_S // DAY_S * DAY_S - 50 * BAR_S
@@ -397,15 +351,6 @@ def test_a_series_that_neither_archive_nor_api_has_is_one_sentence(exchange) -> 
         LiveSource().candles(Series("BTCUSDT", "1h"), 1_500)
 
 
-def test_an_api_out_of_reach_names_every_host_and_the_archive(exchange, monkeypatch) -> None:
-    LiveSource().candles(SERIES, 10)
-    monkeypatch.setenv("V8_REST_URL", f"{exchange.url}/no,{exchange.url}/none")
-    with pytest.raises(DataError) as caught:
-        LiveSource().candles(SERIES, 10)
-    assert str(caught.value).count(exchange.url.removeprefix("http://")) == 2
-    assert "--source vision" in str(caught.value)
-
-
 def test_one_series_error_is_not_anothers(exchange) -> None:
     gone = Series("NOPEUSDT", "15m")
     found = {one.series: one for one in LiveSource().update([gone, SERIES], 500)}
@@ -482,26 +427,6 @@ def test_threads_that_update_at_once_lose_nothing(exchange, home) -> None:
     assert len(set(found)) == 1
     assert len(found) == 4
     assert stored(home, "damaged-1.parquet") == []
-
-
-@pytest.mark.process
-def test_processes_that_begin_at_different_ends_lose_nothing(exchange, home) -> None:
-    code = (
-        "from v8.data.market.series import Series; from v8.data.market.sources.live import LiveSource\n"
-        "print(LiveSource().candles(Series('BTCUSDT', '15m'), {num_bars}).digest)"
-    )
-    calls = [
-        subprocess.Popen(
-            [sys.executable, "-c", code.format(num_bars=number)], env=os.environ, stdout=subprocess.PIPE
-        )
-        for number in (500, 3_500)
-    ]
-    assert [call.wait(60) for call in calls] == [0, 0]
-    for call in calls:
-        call.stdout.close()
-    num_asked = len(exchange.klines_requests())
-    require_cold(LiveSource().candles(SERIES, 3_500), exchange, 3_500)
-    assert len(exchange.klines_requests()) == num_asked
 
 
 moves = st.lists(

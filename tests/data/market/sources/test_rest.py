@@ -17,7 +17,6 @@ from exchange_api import NOW_S, ApiFault, ExchangeApi, blocked, code, too_many
 
 from v8.base.errors import DataError, ProfileError
 from v8.base.http_client import TimeLimits
-from v8.base.net import reporting_waiting_to
 from v8.data.market.series import Series, iso
 from v8.data.market.sources import rest
 from v8.data.market.sources.downloads import Downloader
@@ -405,23 +404,6 @@ def test_when_the_weight_is_nearly_used_the_next_minute_is_awaited(exchange, ope
     assert 0 < waits[0] <= 60
 
 
-def test_who_waits_for_the_exchange_is_told_how_long(exchange, waits) -> None:
-    etiquette = ApiPolicy()
-    limits = TimeLimits(quiet_s=0.1)
-    patience = replace(API_RETRY_POLICY, sleep=waits.append)
-    downloader = Downloader("V8_REST_URL", policy=etiquette, patience=patience, limits=limits)
-    messages: list[str] = []
-    with closing(downloader), reporting_waiting_to(messages.append):
-        source = RestSource(KlinesApi(downloader=downloader))
-        source.now_s()
-        exchange.faults = [too_many(429, "1")]
-        source.candles(SERIES, 10)
-    host = exchange.url.removeprefix("http://")
-    words = rf"waiting for BTCUSDT-15m from {host}, \d s of at most 300 s; try [12] of 3"
-    assert messages
-    assert all(re.fullmatch(words, text) for text in messages)
-
-
 def test_a_password_in_the_address_opens_the_api_and_is_shown_nowhere(exchange, opened) -> None:
     exchange.password = ("me", "s3cr3t")
     source = opened(exchange.url.replace("://", "://me:s3cr3t@"))
@@ -448,8 +430,3 @@ def test_without_the_variable_the_exchanges_own_hosts_are_asked(monkeypatch) -> 
     with closing(Downloader("V8_REST_URL")) as downloader:
         hosts = [address.host for address in KlinesApi(downloader=downloader).addresses]
     assert hosts == ["api.binance.com", "data-api.binance.vision"]
-
-
-def test_json_of_the_loopback_exchange_is_what_is_read(exchange) -> None:
-    fault, body, _ = exchange.answer("/api/v3/klines?symbol=BTCUSDT&interval=15m&limit=1", None)
-    assert (fault.status, len(json.loads(body)[0])) == (200, 12)

@@ -1,4 +1,3 @@
-import hashlib
 import io
 import zipfile
 from dataclasses import replace
@@ -439,39 +438,12 @@ def test_a_zip_whose_directory_points_before_its_begin_is_refused(full_archive, 
         open_vision().candles(SERIES, 100)
 
 
-def test_what_is_no_zip_is_refused_although_its_sha256_is_right(full_archive, open_vision):
-    full_archive.put(path_of("2024-08"), b"no zip")
-    assert (
-        hashlib.sha256(b"no zip").hexdigest().encode() in full_archive.files[f"{path_of('2024-08')}.CHECKSUM"]
-    )
-    with pytest.raises(DataError, match=r"BTCUSDT-4h-2024-08.zip: .*got File is not"):
-        open_vision().candles(SERIES, 100)
-
-
 def test_rows_of_another_month_are_refused(full_archive, open_vision, history):
     full_archive.put_rows("BTCUSDT-4h", "2024-08", part(history, "2024-07"))
     with pytest.raises(
         DataError, match=r"BTCUSDT-4h-2024-08.zip: .*got 186 others, the first.*2024-07-01T00:00:00Z"
     ):
         open_vision().candles(SERIES, 100)
-
-
-def test_rows_that_end_in_a_lone_carriage_return_are_read(
-    full_archive, open_vision, history, make_rows, make_zip
-):
-    rows = make_rows(part(history, "2024-08")).replace("\n", "\r")
-    full_archive.put(path_of("2024-08"), make_zip({"BTCUSDT-4h-2024-08.csv": rows}))
-    np.testing.assert_array_equal(
-        open_vision().candles(SERIES, 100).column("close"), history["close"].iloc[-100:]
-    )
-
-
-def test_a_bad_zip_is_not_final_and_a_mended_one_takes_its_place(full_archive, open_vision, history):
-    full_archive.put_rows("BTCUSDT-4h", "2024-08", part(history, "2024-07"))
-    with pytest.raises(DataError, match="rows must open within 2024-08"):
-        open_vision().candles(SERIES, 100)
-    full_archive.put_rows("BTCUSDT-4h", "2024-08", part(history, "2024-08"))
-    assert len(open_vision().candles(SERIES, 100)) == 100
 
 
 def test_a_zip_of_text_for_prices_is_not_kept_and_a_mended_one_takes_its_place(
@@ -506,11 +478,6 @@ def test_a_relisted_coin_does_not_drag_its_old_life_along(archive, open_vision, 
     archive.put_rows("BTCUSDT-4h", "2024-08", new.assign(**{name: new[name] * 1e5 for name in prices}))
     report = open_vision().candles(SERIES, 300).report
     assert (report.num_kept, report.num_older_life) == (186, 180)
-
-
-def test_candles_of_the_archive_may_be_published():
-    source = VisionSource()
-    assert (source.name, source.is_publishable) == ("vision", True)
 
 
 def test_candles_that_have_come_since_are_counted_by_their_checksums(full_archive, open_vision):
