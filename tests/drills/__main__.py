@@ -4,12 +4,11 @@
 
 Kinds: kills (SIGKILL at random times and at each write), interrupts (Ctrl-C once and twice), archive (a
 candle archive of which one month is faulty), api (an exchange with a faulty API), hub (publishing and
-pulling), disk (full, read-only and damaged folders), ledger (forecasts at each close), record (days of a
-public ledger that others changed, receivers that never end an answer), updates (kills at each write of an
-update), search (a damaged record of trials, folders of odd names), server (`app` and connections that say
-nothing). Everything is loopback, real processes and real disks below the folder for temporary files. A fault
-that this machine does not allow, such as mounting a disk without being root, says so. Exit code 1 when
-anything was lost, a failure was silent, a process hung or printed a traceback.
+pulling), disk (full, read-only and damaged folders), ledger (forecasts at each close), updates (kills at
+each write of an update), search (a damaged record of trials, folders of odd names), server (`app` and
+connections that say nothing). Everything is loopback, real processes and real disks below the folder for
+temporary files. A fault that this machine does not allow, such as mounting a disk without being root, says
+so. Exit code 1 when anything was lost, a failure was silent, a process hung or printed a traceback.
 """
 
 # ruff: noqa: E402 - the package is above this folder
@@ -31,12 +30,12 @@ TESTS = Path(__file__).resolve().parents[1]
 # Started as a folder, Python puts that folder where the package's own should stand.
 sys.path[:1] = [str(TESTS.parent), str(TESTS)]
 
-from drills import archive, disk, exchange, hub, interrupts, kills, ledger, record, search, server, updates
+from drills import archive, disk, exchange, hub, interrupts, kills, ledger, search, server, updates
 from drills.ground import DRILLS, REPOSITORY, Drill, Ground, Outcome, carry_out
 
 KINDS = tuple(
     module.KIND
-    for module in (kills, interrupts, archive, exchange, hub, disk, ledger, record, updates, search, server)
+    for module in (kills, interrupts, archive, exchange, hub, disk, ledger, updates, search, server)
 )
 SIZES = ("small", "usual", "long")
 FULL = "full"

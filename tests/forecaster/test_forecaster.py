@@ -68,29 +68,6 @@ def test_a_forecast_covers_the_bars_after_the_newest_candle(loaded: Forecaster, 
 
 
 @pytest.mark.tf
-@pytest.mark.parametrize("form", ["seconds", "microseconds", "text", "index", "naive index", "shuffled"])
-def test_every_way_to_write_the_same_candles_gives_the_same_forecast(
-    form: str, loaded: Forecaster, raw: pd.DataFrame, trained_run: Any
-) -> None:
-    frame = raw.copy()
-    if form == "seconds":
-        frame["open_time"] //= 1_000
-    if form == "microseconds":
-        frame["open_time"] *= 1_000
-    if form == "text":
-        frame["open_time"] = pd.to_datetime(frame["open_time"], unit="ms").astype(str)
-    if form == "index":
-        frame = trained_run.candles.to_frame()
-    if form == "naive index":
-        frame = trained_run.candles.to_frame().tz_localize(None)
-    if form == "shuffled":
-        frame = pd.concat([frame, frame.tail(3)]).sample(frac=1, random_state=1)
-    pd.testing.assert_frame_equal(
-        loaded.predict(frame), loaded.predict(trained_run.candles), check_exact=True, check_freq=False
-    )
-
-
-@pytest.mark.tf
 def test_a_band_below_zero_is_refused_and_never_printed(loaded: Forecaster, raw: pd.DataFrame) -> None:
     wild = raw.copy()
     wild.loc[wild.index[-1], ["open", "high", "low", "close"]] *= 7  # less than what is refused as a leap

@@ -9,10 +9,10 @@ breaks or control characters, at most 1 GB of memory, and nothing written outsid
 `rewritten` in another way must be the same, and refused where something is wrong with them; every line of a
 table next to them is a row. What leaps or ended in `markets` is named, and each figure of their forecasts is
 finite. Forecasts from `prices` of any size and tick are the same in both precisions. A ledger of which bytes
-were changed is refused, or says what it said; a message that quotes a secret loses it. A plug-in's names and
-features are accepted where they are valid, and refused otherwise. Child processes carry the inputs out; one
-that hangs is killed. Each failing input is saved, and `--replay` tries it again. Saved runs are made from
-`--run`, a finished run folder; without it, one is trained first. Exit code 1 on failures.
+were changed is refused, or says what it said; a message that quotes a secret loses it. Child processes
+carry the inputs out; one that hangs is killed. Each failing input is saved, and `--replay` tries it again.
+Saved runs are made from `--run`, a finished run folder; without it, one is trained first. Exit code 1 on
+failures.
 """
 
 # ruff: noqa: E402 - the package is next to this folder
@@ -59,9 +59,8 @@ SHARES = {
     "searches": 2,
     "graphs": 3,
     "calls": 3,
-    "plugins": 3,
     "changes": 3,
-    "words": 3,
+    "words": 6,
 }
 """Percent of the inputs; command lines take the longest."""
 

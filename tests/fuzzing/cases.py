@@ -31,8 +31,6 @@ from fuzzing.given import TABLE, candles_told, covariates
 from fuzzing.graphs import GRAPH, changed_graph
 from fuzzing.ledgers import LEDGER, changed_ledger
 from fuzzing.messages import message_with_secret
-from fuzzing.plugins import FILE as PLUGIN_FILE
-from fuzzing.plugins import made_plugin
 from fuzzing.searches import FOLDER_NAMES, changed_record
 from v8.annexes.search.trial_record import RECORD_FILE
 from v8.data.market.column_names import ARCHIVE_COLUMNS
@@ -480,11 +478,6 @@ def _prices(random: Random, run: Path) -> Case:
     return Case("prices", "closes", words=(str(random.randrange(2**31)),))
 
 
-def _plugin(random: Random, run: Path) -> Case:
-    text, kind = made_plugin(random)
-    return Case("plugins", kind, {PLUGIN_FILE: text.encode("utf-8", "surrogatepass")})
-
-
 def _change(random: Random, run: Path) -> Case:
     return Case("changes", "change", words=(str(random.randrange(2**31)),))
 
@@ -678,7 +671,6 @@ MAKERS: dict[str, Callable[[Random, Path], Case]] = {
     "graphs": _graph,
     "calls": _call,
     "prices": _prices,
-    "plugins": _plugin,
     "changes": _change,
     "words": _words,
 }

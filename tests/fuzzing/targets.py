@@ -28,7 +28,6 @@ from fuzzing.graphs import GRAPH, use_graph
 from fuzzing.ledgers import LEDGER, use_ledger
 from fuzzing.markets import check_market, odd_market
 from fuzzing.messages import check_message
-from fuzzing.plugins import use_plugin
 from fuzzing.prices import compare_precisions
 from fuzzing.searches import use_record
 from v8.base.errors import MAX_MESSAGE, V8Error
@@ -173,10 +172,6 @@ def _prices(case: Case) -> None:
     compare_precisions(Random(int(case.words[0])))
 
 
-def _plugins(case: Case) -> None:
-    use_plugin(Path.cwd(), case.name, SERIES)
-
-
 def _changes(case: Case) -> None:
     """Change one to three keys of a profile to values of any kind."""
     random = Random(int(case.words[0]))
@@ -231,7 +226,6 @@ TARGETS: dict[str, Callable[[Case], None]] = {
     "graphs": _graphs,
     "calls": _calls,
     "prices": _prices,
-    "plugins": _plugins,
     "changes": _changes,
     "words": _words,
 }

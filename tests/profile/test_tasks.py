@@ -68,20 +68,6 @@ def test_a_task_says_what_it_is_and_has_a_side_for_every_column(task: Task) -> N
     assert len(task.sides) == len(task.columns)
 
 
-def test_a_range_moves_highs_and_lows_bands_and_volatility() -> None:
-    moved = {task.name: task.is_moved.tolist() for task in EVERY}
-    assert moved == {"ohlc": [0, 1, 1, 0], "bands": [1, 1], "volatility": [1], "range": [1, 1]}
-    # How many deviations of the twenty closes a column lies off their middle: candles follow the walk.
-    deviations = {task.name: task.column_deviations.tolist() for task in EVERY}
-    assert deviations == {"ohlc": [0, 0, 0, 0], "bands": [2, -2], "volatility": [1], "range": [0, 0]}
-    assert {task.name: task.has_window for task in EVERY} == {
-        "ohlc": False,
-        "bands": True,
-        "volatility": True,
-        "range": False,
-    }
-
-
 def test_a_share_of_the_last_close_has_the_task_s_unit() -> None:
     assert {task.name: task.size(200.0, 0.01) for task in EVERY} == {
         "ohlc": 2.0,
@@ -212,43 +198,6 @@ def test_the_median_of_an_even_number_of_candles_lies_half_way_in_logarithms() -
     closes = Closes(1.0, np.ones((1, 1, 2)), np.ones((1, 1, 2)), np.ones((1, 1, 2)), candles)
     median = TASKS["ohlc"].on_paths(np, TASKS["ohlc"], closes, medians)
     assert median[0, 0].tolist() == pytest.approx([1.0] * 4)
-
-
-def naive_forecast(closes: np.ndarray, horizon_bars: int) -> dict[str, np.ndarray]:
-    return naive(np, list(TASKS.values()), closes, horizon_bars)
-
-
-@given(seed=st.integers(0, 2**32 - 1), horizon=st.integers(1, 25), price=st.sampled_from([1e-5, 1.0, 6e4]))
-def test_bands_and_volatility_equal_moments_of_repeated_closes(seed: int, horizon: int, price: float) -> None:
-    closes = price * np.exp(np.cumsum(np.random.default_rng(seed).normal(0, 0.01, 20)))
-    rolled = naive_forecast(closes[None], horizon)
-    future = np.concatenate([closes, np.full(horizon, closes[-1])])
-    windows = np.stack([future[step : step + 20] for step in range(1, horizon + 1)])
-    mean = windows.mean(axis=1)
-    std = windows.std(axis=1, ddof=1)
-    np.testing.assert_allclose(rolled["bands"][0, :, 0], mean + 2 * std, rtol=1e-9)
-    np.testing.assert_allclose(rolled["bands"][0, :, 1], mean - 2 * std, rtol=1e-9)
-    np.testing.assert_allclose(rolled["volatility"][0, :, 0], std / mean, rtol=1e-9, atol=1e-12)
-
-
-def test_every_candle_of_the_future_is_the_last_close() -> None:
-    rolled = naive_forecast(np.arange(1.0, 21.0)[None], 2)
-    assert rolled["ohlc"].tolist() == [[[20.0] * 4] * 2]
-
-
-def test_one_step_by_hand() -> None:
-    # 19 closes of 1, then 2. One step on: 18 ones and two twos; mean 1.1,
-    # variance (18 * 0.01 + 2 * 0.81) / 19 = 1.8 / 19.
-    rolled = naive_forecast(np.array([[1.0] * 19 + [2.0]]), 1)
-    std = (1.8 / 19) ** 0.5
-    assert rolled["bands"][0, 0].tolist() == pytest.approx([1.1 + 2 * std, 1.1 - 2 * std])
-    assert rolled["volatility"][0, 0, 0] == pytest.approx(std / 1.1)
-
-
-def test_a_flat_market_has_bands_on_the_price_and_no_volatility() -> None:
-    rolled = naive_forecast(np.full((1, 20), 7.0), 3)
-    assert rolled["bands"].tolist() == [[[7.0, 7.0]] * 3]
-    assert rolled["volatility"].tolist() == [[[0.0]] * 3]
 
 
 @given(seed=st.integers(0, 2**32 - 1), horizon=st.integers(1, 25))

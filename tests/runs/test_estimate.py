@@ -106,29 +106,6 @@ def test_time_goes_on_between_two_ends() -> None:
     assert pace.left_s == 50.0
 
 
-def test_first_series_tell_nothing_of_others_unless_they_took_long() -> None:
-    clock = Clock()
-    pace = ProgressEstimate(10, clock)
-    (one, two, three) = names(3)
-    for series in (one, two):
-        pace.on_event(SeriesStarted(series))
-    clock.now_s += 30.0
-    pace.on_event(SeriesOutcome(one))
-    pace.on_event(SeriesStarted(three))
-    assert pace.left_s is None
-    clock.now_s += 4.0
-    pace.on_event(SeriesOutcome(three))
-    # 7 waiting x 4 s and a quarter of 4 s of the second, which is overdue, two at a time.
-    assert pace.left_s == pytest.approx(14.5)
-    long = ProgressEstimate(10, clock)
-    for series in (one, two):
-        long.on_event(SeriesStarted(series))
-    clock.now_s += 600.0
-    long.on_event(SeriesOutcome(one))
-    # 8 waiting x 600 s and a quarter of 600 s, two at a time.
-    assert long.left_s == pytest.approx(2_475.0)
-
-
 def test_series_that_all_ran_at_once_tell_what_others_will_by_their_own_stages() -> None:
     clock = Clock()
     pace = ProgressEstimate(2, clock)

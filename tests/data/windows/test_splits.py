@@ -45,18 +45,6 @@ def test_g5_spans_follow_each_other_with_an_embargo_between(num_rows: int) -> No
         assert len(window_anchors(segment, split[name], 60, 10)) >= 1
 
 
-@pytest.mark.parametrize("num_rows", range(590, 625))
-def test_g5_around_the_fewest_rows_a_split_is_refused_or_holds_a_window_in_every_span(num_rows: int) -> None:
-    try:
-        split = split_rows(num_rows, ALIGNED, location="x")
-    except DataError:
-        assert num_rows < rows_needed(ALIGNED)
-        return
-    sizes = [end - first for first, end in split.values()]
-    assert min(sizes) >= 70
-    assert sum(sizes) == num_rows - 140
-
-
 @given(
     holes=st.lists(st.integers(1, 199), max_size=6),
     lookback=st.integers(2, 30),

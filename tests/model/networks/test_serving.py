@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -272,25 +270,3 @@ def test_g15_plain_keras_gives_the_same_prices_without_v8(tmp_path: Path) -> Non
     with np.load(tmp_path / "out.npz") as plain:
         for task, values in serving(windows).items():
             np.testing.assert_array_equal(plain[task], np.asarray(values))
-
-
-def test_the_file_holds_stock_keras_only(tmp_path: Path) -> None:
-    data = demo_data(tiny_profile())
-    build_serving(data.profile, data.scaling, wild_network(data.profile))[0].save(tmp_path / "model.keras")
-    with zipfile.ZipFile(tmp_path / "model.keras") as archive:
-        text = archive.read("config.json").decode("utf-8")
-    modules = set()
-
-    def walk(node: object) -> None:
-        if isinstance(node, dict):
-            if isinstance(node.get("module"), str):
-                modules.add(node["module"].split(".")[0])
-            for value in node.values():
-                walk(value)
-        elif isinstance(node, list):
-            for value in node:
-                walk(value)
-
-    walk(json.loads(text))
-    assert modules <= {"keras", "builtins"}
-    assert "Lambda" not in text

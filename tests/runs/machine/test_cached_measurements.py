@@ -32,14 +32,8 @@ def put(home: Path, name: str, content: Any) -> None:
     "content",
     [
         "[" * DEEP,
-        '{"found": ' * DEEP,
         '{"found": ' + "[" * DEEP + "]" * DEEP + "}",
         "",
-        "null",
-        "7",
-        "[]",
-        '{"found": NaN}',
-        '{"found": {"float32": NaN}}',
         '{"found": {"float32": Infinity}}',
         '{"found": {"float32": 1' + "0" * 400 + "}}",
         '{"found": {"float32": 1' + "0" * 6_000 + "}}",
@@ -48,7 +42,6 @@ def put(home: Path, name: str, content: Any) -> None:
         {"float32": True},
         {"evil": 9e9, "float32": 1.0},
         {"float64": 9e9},
-        ["float32"],
         "\\udc80",
     ],
 )

@@ -20,7 +20,7 @@ from v8.base.plugins import load_plugins
 from v8.cli.app import app
 from v8.data.market.series import Series
 from v8.data.market.sources.rest import CandleSpan, RestSource
-from v8.data.market.sources.source import open_source, present_of
+from v8.data.market.sources.source import open_source
 
 pytest.importorskip("ccxt", reason="the package ccxt is not installed: pip install 'v8-forecasters[ccxt]'")
 pytestmark = pytest.mark.usefixtures("unloaded")
@@ -77,10 +77,6 @@ def test_its_candles_are_those_of_rest_and_the_running_one_is_not_among_them(
     assert source.rest.api.edge_open_s(SERIES, running_s, is_newest=True) == running_s
     earlier = source.candles(SERIES, 50, int(candles.open_time_s[-100]))
     assert earlier.open_time_s[-1] == candles.open_time_s[-100]
-
-
-def test_its_time_is_that_of_the_exchange(exchange: ExchangeApi, source: Any) -> None:
-    assert present_of(source) == exchange.now_s
 
 
 def test_all_that_there_is_is_found_where_an_answer_holds_few_and_says_nothing_of_what_was_before(
@@ -148,14 +144,6 @@ def test_what_the_exchange_lacks_is_refused_in_a_sentence(source: Any, name: str
         source.require(Series.parse(name))
 
 
-def test_a_bar_that_the_exchange_has_not_is_made_of_no_other(
-    source: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(source.rest.api.exchange, "timeframes", {"1m": "1m", "1h": "1h"})
-    with pytest.raises(DataError, match=r"binance has bars of 1m, 1h, .*; got 15m"):
-        source.candles(SERIES, 100)
-
-
 def test_trouble_that_passes_is_waited_for_and_other_trouble_told_without_secrets(
     exchange: ExchangeApi, source: Any
 ) -> None:
@@ -169,13 +157,6 @@ def test_trouble_that_passes_is_waited_for_and_other_trouble_told_without_secret
         open_source("ccxt").candles(SERIES, 10)
     assert "451" in str(error.value) or "restricted" in str(error.value)
     assert TOKEN not in str(error.value)
-
-
-def test_one_row_that_cannot_be_true_refuses_the_answer(exchange: ExchangeApi, source: Any) -> None:
-    exchange.revise(str(SERIES), START_S + (NUM_BARS - 3) * 900, low=1e6)
-    with pytest.raises(DataError, match="from binance: prices lie") as error:
-        source.candles(SERIES, 10)
-    assert str(error.value).endswith("name another exchange with V8_CCXT.")
 
 
 @pytest.mark.parametrize(
@@ -223,14 +204,6 @@ def test_whatever_ccxt_raises_is_a_sentence_without_secrets(
         source.candles(SERIES, 10)
     assert caught.value.got.startswith(f"{type(error).__name__}: ")
     assert TOKEN not in str(caught.value)
-
-
-def test_a_market_that_lacks_what_is_read_of_it_is_none(source: Any) -> None:
-    source.candles(SERIES, 10)
-    exchange = source.rest.api.exchange
-    exchange.markets = {name: {"symbol": name} for name in exchange.markets} | {"x": None}
-    with pytest.raises(DataError, match="one of the 0 markets of kind spot"):
-        source.require(SERIES)
 
 
 def test_options_that_ccxt_cannot_open_are_refused_in_a_sentence(

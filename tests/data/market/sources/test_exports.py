@@ -13,20 +13,15 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from hourly_files import COLUMNS, HOURLY, digest_of, read, refusal
 
 from v8.base.errors import DataError, UnknownSeriesError
-from v8.data.market.candles import Candles
-from v8.data.market.checks import check_candles
 from v8.data.market.series import Series
 from v8.data.market.sources.files import FilesSource
 from v8.data.market.sources.source import with_nearest
 
-HOURLY = Series("BTCUSDT", "1h")
-NOW_S = 1_735_689_600
-"""2025-01-01T00:00:00Z, after every generated candle."""
 NUM_BARS = 100
 PRICES = ["open", "high", "low", "close"]
-COLUMNS = ["open_time", *PRICES, "volume"]
 
 
 @pytest.fixture
@@ -37,21 +32,6 @@ def frame(valid_frame: Any) -> pd.DataFrame:
 def quote_of(frame: pd.DataFrame) -> pd.Series:
     """The quote volume: the volume times the average price of the bar."""
     return frame["volume"] * (frame["low"] + frame["high"]) / 2
-
-
-def digest_of(frame: pd.DataFrame) -> str:
-    return check_candles(frame[COLUMNS], HOURLY, source="files").digest
-
-
-def read(folder: Path, series: Series = HOURLY) -> Candles:
-    return FilesSource(folder, now=lambda: NOW_S).candles(series, 1_000)
-
-
-def refusal(folder: Path, series: Series = HOURLY) -> DataError:
-    with pytest.raises(DataError) as caught:
-        read(folder, series)
-    assert str(caught.value).isprintable()
-    return caught.value
 
 
 def put_csv(folder: Path, table: pd.DataFrame, **options: Any) -> None:

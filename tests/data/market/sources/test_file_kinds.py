@@ -14,37 +14,16 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from hourly_files import COLUMNS, digest_of, read, refusal
 
 from v8.base.errors import DataError
-from v8.data.market.checks import check_candles
-from v8.data.market.series import Series
 from v8.data.market.sources import tables
 from v8.data.market.sources.files import FilesSource
-
-HOURLY = Series("BTCUSDT", "1h")
-NOW_S = 1_735_689_600
-"""2025-01-01T00:00:00Z, after every generated candle."""
-COLUMNS = ["open_time", "open", "high", "low", "close", "volume"]
 
 
 @pytest.fixture
 def frame(valid_frame: Any) -> pd.DataFrame:
     return valid_frame(100, 3_600)[COLUMNS]
-
-
-def digest_of(frame: pd.DataFrame) -> str:
-    return check_candles(frame, HOURLY, source="files").digest
-
-
-def read(folder: Path, series: Series = HOURLY) -> Any:
-    return FilesSource(folder, now=lambda: NOW_S).candles(series, 1_000)
-
-
-def refused(folder: Path) -> str:
-    with pytest.raises(DataError) as error:
-        read(folder)
-    assert str(error.value).isprintable()
-    return str(error.value)
 
 
 def moments(frame: pd.DataFrame) -> pd.Series:
@@ -81,7 +60,7 @@ def test_of_several_tickers_the_series_own_is_read(tmp_path: Path, frame: pd.Dat
     (tmp_path / "BTCUSDT-1h.csv").write_text(table.to_csv())
     assert read(tmp_path).digest == digest_of(frame)
     (tmp_path / "BTCUSDT-1h.csv").write_text(other.rename_axis(index="Datetime").to_csv())
-    assert "; got the tickers T." in refused(tmp_path)
+    assert "; got the tickers T." in str(refusal(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["BTC_USDT-1h.json", "BTCUSDT_1h.json"])
@@ -101,7 +80,7 @@ def test_ccxt_and_freqtrade_s_json_is_read(tmp_path: Path, frame: pd.DataFrame, 
 )
 def test_json_that_is_no_table_is_one_sentence(tmp_path: Path, text: str) -> None:
     (tmp_path / "BTCUSDT-1h.json").write_text(text)
-    said = refused(tmp_path)
+    said = str(refusal(tmp_path))
     assert "must be JSON" in said or "table of candles" in said or "column open_time" in said
 
 
@@ -136,7 +115,7 @@ def test_a_feather_that_is_damaged_or_claims_too_much_is_one_sentence(
     content = file.read_bytes()
     for length in (0, 7, 8, 100, len(content) // 2, len(content) - 1):
         file.write_bytes(content[:length])
-        assert "a Feather file" in refused(tmp_path)
+        assert "a Feather file" in str(refusal(tmp_path))
     random = np.random.default_rng(0)
     for _ in range(100):
         broken = bytearray(content)
@@ -152,7 +131,7 @@ def test_a_feather_that_is_damaged_or_claims_too_much_is_one_sentence(
     pa.feather.write_feather(
         pa.table({name: pa.array([[1.0]] * 3) for name in frame.columns}), file, compression="uncompressed"
     )
-    assert "list<item: double> in open_time" in refused(tmp_path)
+    assert "list<item: double> in open_time" in str(refusal(tmp_path))
 
 
 def without_lengths(content: bytes) -> bytes:
@@ -185,7 +164,7 @@ def test_a_small_feather_cannot_ask_for_much_memory(
     for compression in ("zstd", "lz4", "uncompressed"):
         many.to_feather(file, compression=compression)
         before = pa.default_memory_pool().bytes_allocated()
-        assert "columns that unpack to 4,800,000 bytes" in refused(tmp_path)
+        assert "columns that unpack to 4,800,000 bytes" in str(refusal(tmp_path))
         assert pa.default_memory_pool().bytes_allocated() - before < 10**6
     freqtrade(frame).to_feather(file)
     assert read(tmp_path).digest == digest_of(frame)
@@ -209,7 +188,7 @@ def test_packed_files_that_cannot_be_unpacked_are_one_sentence(
     file = tmp_path / "BTCUSDT-1h.csv.gz"
     for content in (b"", b"no gzip", gzip.compress(text)[:-20], gzip.compress(text) + b"rest"):
         file.write_bytes(content)
-        assert " compressed as gz" in refused(tmp_path) or not content
+        assert " compressed as gz" in str(refusal(tmp_path)) or not content
     file.unlink()
     file = tmp_path / "BTCUSDT-1h.csv.zip"
     two = io.BytesIO()
@@ -218,12 +197,12 @@ def test_packed_files_that_cannot_be_unpacked_are_one_sentence(
         archive.writestr("b.csv", text)
     for content in (b"", b"no zip", two.getvalue()):
         file.write_bytes(content)
-        assert " compressed as zip" in refused(tmp_path)
+        assert " compressed as zip" in str(refusal(tmp_path))
     file.unlink()
     monkeypatch.setattr(tables, "MAX_FILE_BYTES", 10_000)
     (tmp_path / "BTCUSDT-1h.csv.gz").write_bytes(gzip.compress(b"0" * 10**8))
     tracemalloc.start()
-    assert "unpacks to at most 10,000 bytes; got more" in refused(tmp_path)
+    assert "unpacks to at most 10,000 bytes; got more" in str(refusal(tmp_path))
     assert tracemalloc.get_traced_memory()[1] < 10**7
     tracemalloc.stop()
 
@@ -262,10 +241,10 @@ def test_names_of_columns_as_they_are_published_are_read(
 
 def test_a_kind_that_is_not_read_is_told_with_what_helps(tmp_path: Path) -> None:
     (tmp_path / "BTCUSDT-1h.xlsx").write_bytes(b"PK")
-    said = refused(tmp_path)
+    said = str(refusal(tmp_path))
     assert "got BTCUSDT-1h.xlsx. Save BTCUSDT-1h.xlsx as one of these" in said
     (tmp_path / "BTCUSDT-1h.csv").write_text("2024.01.01,00:00,1,1,1,1,1\n")
-    assert "a header that names" in refused(tmp_path)
+    assert "a header that names" in str(refusal(tmp_path))
 
 
 def test_a_series_that_is_not_there_is_one_sentence_with_the_nearest(
@@ -273,7 +252,7 @@ def test_a_series_that_is_not_there_is_one_sentence_with_the_nearest(
 ) -> None:
     for name in ("BTCUSDT-15m", "ETHUSDT-1h", "notes"):
         frame.to_csv(tmp_path / f"{name}.csv", index=False)
-    assert "Did you mean BTCUSDT-15m" in refused(tmp_path)
+    assert "Did you mean BTCUSDT-15m" in str(refusal(tmp_path))
 
 
 def test_the_series_of_a_folder_are_those_that_its_names_tell(tmp_path: Path) -> None:

@@ -1,28 +1,15 @@
 import numpy as np
 import pandas as pd
 import pytest
+from hourly_files import HOURLY, digest_of, read
 
 from v8.base.errors import DataError
-from v8.data.market.checks import check_candles
-from v8.data.market.series import Series
 from v8.data.market.sources.files import FilesSource
-
-HOURLY = Series("BTCUSDT", "1h")
-NOW_S = 1_735_689_600
-"""2025-01-01T00:00:00Z, after every generated candle."""
 
 
 @pytest.fixture
 def frame(valid_frame):
     return valid_frame(100, 3_600)
-
-
-def read(folder, series=HOURLY, num_bars=1_000, **more):
-    return FilesSource(folder, now=lambda: NOW_S).candles(series, num_bars, **more)
-
-
-def digest_of(frame):
-    return check_candles(frame, HOURLY, source="files").digest
 
 
 @pytest.mark.parametrize(

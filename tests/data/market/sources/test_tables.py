@@ -12,35 +12,17 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hourly_files import COLUMNS, HOURLY, digest_of, read, refusal
 
 from v8.base.errors import DataError
 from v8.data.market.checks import check_candles
-from v8.data.market.series import Series
-from v8.data.market.sources.files import FilesSource
 
-HOURLY = Series("BTCUSDT", "1h")
-NOW_S = 1_735_689_600
-"""2025-01-01T00:00:00Z, after every generated candle."""
 HEADER = "open_time,open,high,low,close,volume\n"
 
 
 @pytest.fixture
 def frame(valid_frame: Any) -> pd.DataFrame:
-    return valid_frame(100, 3_600)[["open_time", "open", "high", "low", "close", "volume"]]
-
-
-def digest_of(frame: pd.DataFrame) -> str:
-    return check_candles(frame, HOURLY, source="files").digest
-
-
-def read(folder: Path) -> str:
-    return FilesSource(folder, now=lambda: NOW_S).candles(HOURLY, 1_000).digest
-
-
-def sentence(folder: Path) -> str:
-    with pytest.raises(DataError, match="BTCUSDT-1h") as refused:
-        read(folder)
-    return str(refused.value)
+    return valid_frame(100, 3_600)[COLUMNS]
 
 
 @pytest.mark.parametrize("front", ["", "\n", "https://www.example.org/a,b\n"])
@@ -51,10 +33,10 @@ def test_separators_and_line_ends_are_found(
 ) -> None:
     text = front.replace(",", "") + frame.to_csv(index=False, sep=separator, lineterminator="\n")
     (tmp_path / "BTCUSDT-1h.csv").write_bytes(text.replace("\n", line_end).encode())
-    assert read(tmp_path) == digest_of(frame)
+    assert read(tmp_path).digest == digest_of(frame)
     content = f"sep={separator}\n{text}".replace("\n", line_end)
     (tmp_path / "BTCUSDT-1h.csv").write_bytes(content.encode("utf-8-sig"))
-    assert read(tmp_path) == digest_of(frame)
+    assert read(tmp_path).digest == digest_of(frame)
 
 
 def test_rows_of_the_archive_may_be_parted_by_semicolons_and_end_in_cr(
@@ -62,7 +44,7 @@ def test_rows_of_the_archive_may_be_parted_by_semicolons_and_end_in_cr(
 ) -> None:
     text = make_rows(frame).replace(",", ";").replace("\n", "\r")
     (tmp_path / "BTCUSDT-1h.csv").write_text(text, newline="")
-    assert read(tmp_path) == digest_of(frame)
+    assert read(tmp_path).digest == digest_of(frame)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +80,7 @@ def test_rows_of_the_archive_may_be_parted_by_semicolons_and_end_in_cr(
 )
 def test_a_csv_that_is_none_is_one_sentence(tmp_path: Path, content: bytes, reason: str) -> None:
     (tmp_path / "BTCUSDT-1h.csv").write_bytes(content)
-    said = sentence(tmp_path)
+    said = str(refusal(tmp_path))
     assert reason.split("|")[0] in said or reason.split("|")[-1] in said
     assert said.isprintable()
 
@@ -109,34 +91,34 @@ def test_a_quote_in_a_column_that_nobody_reads_hides_no_row(
 ) -> None:
     lines = frame.assign(note='"a, ""b"""').to_csv(index=False, quoting=3, escapechar="~").replace("~", "")
     (tmp_path / "BTCUSDT-1h.csv").write_text(lines)
-    assert read(tmp_path) == digest_of(frame)
+    assert read(tmp_path).digest == digest_of(frame)
     changed = lines.splitlines()
     changed[40] = f"{changed[40].partition(chr(34))[0]}{quoted}"
     changed[60] = f"{changed[60].partition(chr(34))[0]}{quoted[::-1]}"
     (tmp_path / "BTCUSDT-1h.csv").write_text("\n".join(changed))
     if quoted.startswith('"'):
-        assert "in line 41" in sentence(tmp_path)
+        assert "in line 41" in str(refusal(tmp_path))
     else:
-        assert "in line 61" in sentence(tmp_path)
+        assert "in line 61" in str(refusal(tmp_path))
 
 
 def test_a_row_with_more_values_than_columns_is_refused(tmp_path: Path, frame: pd.DataFrame) -> None:
     lines = frame.to_csv(index=False).splitlines()
     (tmp_path / "BTCUSDT-1h.csv").write_text("\n".join(f"{line},," for line in lines))
-    assert read(tmp_path) == digest_of(frame)
+    assert read(tmp_path).digest == digest_of(frame)
     lines[50] = lines[50].replace(",", ",1,", 1)  # a thousand's comma
     (tmp_path / "BTCUSDT-1h.csv").write_text("\n".join(lines))
-    assert "got 7 values in line 51, and 6 columns" in sentence(tmp_path)
+    assert "got 7 values in line 51, and 6 columns" in str(refusal(tmp_path))
 
 
 def test_what_is_no_file_is_never_opened_or_never_waited_for(tmp_path: Path) -> None:
     (tmp_path / "BTCUSDT-1h.parquet").mkdir()
     os.mkfifo(tmp_path / "BTCUSDT-1h.csv")
     (tmp_path / "BTCUSDT-1h-b.csv").symlink_to("/dev/zero")
-    assert "got no candle file" in sentence(tmp_path)
+    assert "got no candle file" in str(refusal(tmp_path))
     with (tmp_path / "BTCUSDT-1h-c.csv").open("wb") as stream:
         stream.truncate(2**40)
-    assert "got 1,099,511,627,776 bytes, where at most 1,073,741,824 are read" in sentence(tmp_path)
+    assert "got 1,099,511,627,776 bytes, where at most 1,073,741,824 are read" in str(refusal(tmp_path))
 
 
 def put(folder: Path, **columns: Any) -> None:
@@ -151,15 +133,15 @@ def test_a_parquet_s_index_of_any_name_decides_nothing(tmp_path: Path, frame: pd
     file = tmp_path / "BTCUSDT-1h.parquet"
     for name in ("close", "Open", None):
         frame.rename_axis(name).to_parquet(file)  # a RangeIndex is only told in the metadata
-        assert read(tmp_path) == digest_of(frame)
+        assert read(tmp_path).digest == digest_of(frame)
     pq.write_table(
         pa.Table.from_pandas(frame[["open_time", "open", "high", "low", "volume"]].set_index(frame["close"])),
         file,
     )
-    assert read(tmp_path) == digest_of(frame)
+    assert read(tmp_path).digest == digest_of(frame)
     times = pd.to_datetime(frame["open_time"], unit="ms", utc=True)
     frame.drop(columns="open_time").set_index(pd.DatetimeIndex(times, name=None)).to_parquet(file)
-    assert read(tmp_path) == digest_of(frame)
+    assert read(tmp_path).digest == digest_of(frame)
 
 
 def test_plain_types_of_arrow_are_read_alike(tmp_path: Path, frame: pd.DataFrame) -> None:
@@ -177,7 +159,7 @@ def test_plain_types_of_arrow_are_read_alike(tmp_path: Path, frame: pd.DataFrame
         {"open_time": plain["open_time"].cast(pa.timestamp("ms"))},
     ):
         put(tmp_path, **{**plain, **changed})
-        assert read(tmp_path) == digest_of(exact)
+        assert read(tmp_path).digest == digest_of(exact)
 
 
 def test_a_parquet_of_other_types_is_one_sentence(tmp_path: Path, frame: pd.DataFrame) -> None:
@@ -198,20 +180,20 @@ def test_a_parquet_of_other_types_is_one_sentence(tmp_path: Path, frame: pd.Data
     }
     for said, changed in strange.items():
         put(tmp_path, **{name: values for name, values in {**plain, **changed}.items() if values is not None})
-        assert said in sentence(tmp_path)
+        assert said in str(refusal(tmp_path))
     twice = pa.table([*plain.values(), plain["close"]], names=[*plain, "Close"])
     pq.write_table(twice, tmp_path / "BTCUSDT-1h.parquet")
-    assert "got 2 among" in sentence(tmp_path)
+    assert "got 2 among" in str(refusal(tmp_path))
 
 
 def test_a_small_parquet_cannot_ask_for_much_memory(tmp_path: Path) -> None:
     rows = pa.array(np.zeros(20_000_001, dtype=np.int8)).dictionary_encode().cast(pa.int8())
     put(tmp_path, open_time=rows, open=rows, high=rows, low=rows, close=rows, volume=rows)
-    assert "; got 20,000,001 rows" in sentence(tmp_path)
+    assert "; got 20,000,001 rows" in str(refusal(tmp_path))
     content = (tmp_path / "BTCUSDT-1h.parquet").read_bytes()
     for length in (0, 3, 8, len(content) // 2, len(content) - 1):
         (tmp_path / "BTCUSDT-1h.parquet").write_bytes(content[:length])
-        assert "a Parquet file" in sentence(tmp_path)
+        assert "a Parquet file" in str(refusal(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["open_time", "open", "volume"])
