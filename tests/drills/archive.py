@@ -219,34 +219,11 @@ def raw(make: Callable[[bytes], bytes]) -> Send:
 
 ZIP = path_of(BAD_MONTH)
 CHECKSUM = f"{ZIP}.CHECKSUM"
-PAGE = b"<!doctype html><title>Please log in</title>" + b"<p>portal</p>" * 50
 
 SMALL = {
     "zip 200, empty body": (ZIP, sent(lambda content: b"")),
     "zip 404, checksum there": (ZIP, refused("404 Not Found")),
     "redirect to `http://[`": (ZIP, refused("302 Found", "Location: http://[")),
-}
-QUICK = {
-    "checksum 404, zip there": (CHECKSUM, refused("404 Not Found")),
-    "checksum empty": (CHECKSUM, sent(lambda content: b"")),
-    "checksum an HTML page": (CHECKSUM, sent(lambda content: PAGE)),
-    "zip with another digest": (ZIP, sent(lambda content: content[:-1] + b"!")),
-    "zip an HTML page with 200": (ZIP, sent(lambda content: PAGE)),
-    "zip 403": (ZIP, refused("403 Forbidden")),
-    "zip 401 with 9,000 characters": (ZIP, refused(f"401 {'no ' * 3_000}")),
-    "redirect loop": (ZIP, refused("302 Found", f"Location: {ZIP}")),
-    "redirect to `file:///etc/passwd`": (ZIP, refused("302 Found", "Location: file:///etc/passwd")),
-    "bad Content-Length": (ZIP, raw(lambda content: head("200 OK", "Content-Length: many") + content)),
-    "two Content-Lengths": (
-        ZIP,
-        raw(lambda content: head("200 OK", "Content-Length: 5", f"Content-Length: {len(content)}") + content),
-    ),
-    "no Content-Length, half the body": (
-        ZIP,
-        raw(lambda content: head("200 OK") + content[: len(content) // 2]),
-    ),
-    "no HTTP at all": (ZIP, raw(lambda content: b"220 ready\r\n" * 20)),
-    "a status line of escapes": (ZIP, raw(lambda content: head("418 \x1b[2J\x07" * 20))),
 }
 RETRIED = {
     "cut body for ever": (ZIP, raw(lambda content: http_answer(content)[: -len(content) // 2])),
@@ -265,41 +242,13 @@ SILENT = {
 }
 
 
-def encrypted(members: dict[str, bytes]) -> bytes:
-    """Make a zip that says of its members that they are encrypted."""
-    content = bytearray(packed(members))
-    for mark, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
-        content[content.index(mark) + flags] |= 1
-    return bytes(content)
-
-
-MEMBER = f"{SERIES}-{BAD_MONTH}.csv"
-PACKED: dict[str, Callable[[bytes], bytes]] = {
-    "zip of another file": lambda rows: packed({"other.csv": rows}),
-    "zip of two files": lambda rows: packed({MEMBER: rows, "more.csv": rows}),
-    "zip of `../../pwn.csv`": lambda rows: packed({"../../pwn.csv": rows}),
-    "zip of a bomb": lambda rows: packed({MEMBER: b"0" * (192 << 20)}),
-    "zip encrypted": lambda rows: encrypted({MEMBER: rows}),
-    "zip cut, checksum fits": lambda rows: packed({MEMBER: rows})[:-40],
-    "CSV of another month": lambda rows: packed({MEMBER: rows_of("2024-10")}),
-    "CSV with lone CR": lambda rows: packed({MEMBER: rows.replace(b"\n", b"\r")}),
-    "CSV of one cell": lambda rows: packed({MEMBER: b"candles\n"}),
-    "CSV of no rows": lambda rows: packed({MEMBER: b""}),
-    "CSV of text for prices": lambda rows: packed({MEMBER: rows.replace(b".", b"x")}),
-    "CSV in UTF-16": lambda rows: packed({MEMBER: rows.decode().encode("utf-16")}),
-}
-"""Zips that are not a month of candles, though their checksums fit."""
-
-
-def meet(path: str, send: Send | None, files: dict[str, bytes], ground: Ground, place: Place) -> str:
+def meet(path: str, send: Send, ground: Ground, place: Place) -> str:
     """Call into a fault, heal the archive, call again."""
     archive = Archive(files=good_files())
     with archive.serving() as url:
         place.more_env["V8_VISION_URL"] = url
         expected = _reference(ground, archive)
-        archive.files |= files
-        if send:
-            archive.faults[path] = send
+        archive.faults[path] = send
         words = _words(ground, place)
         met = place.call(words, LIMIT_S)
         if met.status == 0:
@@ -308,7 +257,6 @@ def meet(path: str, send: Send | None, files: dict[str, bytes], ground: Ground, 
             )
         place.require(met.status in (0, 3), f"exit {met.status}: {met.message}")
         archive.faults.clear()
-        archive.files = good_files()
         healed = place.call(words)
         place.require(healed.status == 0, f"healed, it ended with {healed.status}: {healed.message}")
         if _result(ground, place, healed.output) != expected:
@@ -388,17 +336,8 @@ def _add(fault: str, size: str, do: Callable[..., str], *arguments: object) -> N
     DRILLS.append(Drill(KIND, fault, partial(do, *arguments), size))
 
 
-for _size, _faults in (("small", SMALL), ("usual", QUICK), ("usual", RETRIED), ("long", SILENT)):
+for _size, _faults in (("small", SMALL), ("usual", RETRIED), ("long", SILENT)):
     for _fault, (_path, _send) in _faults.items():
-        _add(_fault, _size, meet, _path, _send, {})
-
-
-def meet_packed(fault: str, ground: Ground, place: Place) -> str:
-    """Call into a zip that is whole and no month of candles."""
-    return meet(ZIP, None, with_checksum(ZIP, PACKED[fault](rows_of(BAD_MONTH))), ground, place)
-
-
-for _fault in PACKED:
-    _add(_fault, "usual", meet_packed, _fault)
+        _add(_fault, _size, meet, _path, _send)
 for _fault, (_path, _send) in SILENT.items():
     _add(f"Ctrl-C during {_fault}", "usual", interrupted_at, _path, _send)
