@@ -235,16 +235,6 @@ def test_new_candles_cost_their_rows_and_a_file_only_where_they_are_many(
     assert len(list(tmp_path.rglob("*.parquet"))) == num_files
 
 
-def test_of_two_files_that_begin_as_the_candles_do_the_newest_goes_on(tmp_path: Path) -> None:
-    grown = walk_candles(700)
-    for num_rows in (300, 600):
-        FeatureStore(tmp_path).table(first_of(grown, num_rows), ["macd_signal", "rsi"])
-    store = FeatureStore(tmp_path)
-    assert_same(store.table(grown, ["macd_signal", "rsi"]), compute_table(grown, ["macd_signal", "rsi"]))
-    assert made(store) == (0, 2, 0)
-    assert_same(FeatureStore(tmp_path).table(grown, EVERY), compute_table(grown, EVERY))
-
-
 def test_columns_that_the_older_file_lacks_are_computed_and_kept(tmp_path: Path) -> None:
     grown = walk_candles(310)
     FeatureStore(tmp_path).table(first_of(grown, 300), ["close", "rsi"])
@@ -333,11 +323,3 @@ def test_a_folder_that_is_none_costs_time_and_one_line_but_no_table(
     said = f" cache {tmp_path / 'file'}: Not a directory"
     assert [said in record.getMessage() for record in caplog.records] == [True]
     assert (tmp_path / "file").read_text() == "in the way"
-
-
-def test_where_candles_came_from_does_not_matter(tmp_path: Path) -> None:
-    candles = walk_candles()
-    store = FeatureStore(tmp_path)
-    store.table(candles, EVERY)
-    store.table(replace(candles, source="files"), EVERY)
-    assert counts(store) == (15, 15, 0)

@@ -110,14 +110,6 @@ def test_what_a_page_holds_is_one_request_that_asks_the_last_candles_again(excha
     assert [int(one["limit"]) for one in requests] == [min(num_missing + 3, 1_000)] * len(requests)
 
 
-def test_more_than_a_page_comes_from_the_archive_as_far_as_it_goes(exchange) -> None:
-    LiveSource().candles(SERIES, 1_000)
-    exchange.now_s += 1_500 * BAR_S
-    require_cold(LiveSource().candles(SERIES, 2_000), exchange, 2_000)
-    assert exchange.archive_requests
-    assert [one["limit"] for one in exchange.klines_requests()[1:]] == ["1", "15"]  # it is 03:07
-
-
 def test_an_archive_that_is_late_is_followed_by_as_many_pages_as_it_takes(exchange) -> None:
     LiveSource().candles(SERIES, 1_000)
     exchange.now_s += 1_900 * BAR_S

@@ -464,16 +464,6 @@ def test_a_header_and_microseconds_read_the_same(full_archive, open_vision, hist
     assert candles.report.time_units == {"microseconds": 186, "milliseconds": 30}
 
 
-def test_a_relisted_coin_does_not_drag_its_old_life_along(archive, open_vision, valid_frame):
-    old = valid_frame(180, BAR_S, start_s=seconds("2024-06-01"))
-    new = valid_frame(186, BAR_S, start_s=seconds("2024-08-01"))
-    prices = ["open", "high", "low", "close"]
-    archive.put_rows("BTCUSDT-4h", "2024-06", old)
-    archive.put_rows("BTCUSDT-4h", "2024-08", new.assign(**{name: new[name] * 1e5 for name in prices}))
-    report = open_vision().candles(SERIES, 300).report
-    assert (report.num_kept, report.num_older_life) == (186, 180)
-
-
 def test_candles_that_have_come_since_are_counted_by_their_checksums(full_archive, open_vision):
     source = open_vision()
     for last, num_newer in (("2024-09-05 20:00", 0), ("2024-09-03 20:00", 12), ("2024-07-31 20:00", 216)):
