@@ -22,7 +22,7 @@ from skips import SkipCounter
 from tiny_profiles import tiny_profile
 
 from v8.base import plugins
-from v8.base.invocation import for_children, repeated
+from v8.base.process import for_children, repeated
 from v8.base.registry import own_entries
 from v8.data.market.candles import Candles
 from v8.data.market.checks import check_candles

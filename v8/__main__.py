@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from v8.base.invocation import explained_start
+from v8.base.process import explained_start
 
 __all__ = ["main"]
 

@@ -10,9 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from v8.base.capability import gpus_without_code, replacement_notice, replacing_variables
 from v8.base.errors import ProfileError
-from v8.base.hardware import may_have_gpu, process_variables
+from v8.base.hardware import (
+    gpus_without_code,
+    may_have_gpu,
+    process_variables,
+    replacement_notice,
+    replacing_variables,
+)
 from v8.runs.engines import choose_device
 
 REPOSITORY = Path(__file__).parents[2]

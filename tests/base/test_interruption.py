@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from deaf import DEAF
 
-from v8.base.interruption import EXIT_TIMEOUT_S, deferred_interrupts
+from v8.base.process import EXIT_TIMEOUT_S, deferred_interrupts
 
 HANG_S = 60.0
 """A process that lives longer has hung, so that its test fails instead of waiting."""
@@ -34,7 +34,7 @@ def test_a_signal_is_noted_and_raised_at_the_safe_moment(capsys: pytest.CaptureF
 def test_a_second_signal_ends_the_process_at_once() -> None:
     code = (
         "import os, signal\n"
-        "from v8.base.interruption import deferred_interrupts\n"
+        "from v8.base.process import deferred_interrupts\n"
         "with deferred_interrupts():\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
@@ -48,7 +48,7 @@ def test_a_second_signal_ends_the_process_at_once() -> None:
 def test_a_ctrl_c_that_is_ignored_on_purpose_is_not_held_back_either() -> None:
     code = (
         "import os, signal\n"
-        "from v8.base.interruption import deferred_interrupts\n"
+        "from v8.base.process import deferred_interrupts\n"
         "with deferred_interrupts() as check:\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"
@@ -77,7 +77,7 @@ def test_another_thread_leaves_the_signals_alone() -> None:
 WATCHED = """
 import hashlib, os, signal, sys, threading, time
 from concurrent.futures import ThreadPoolExecutor
-from v8.base.interruption import deferred_interrupts, exit_interrupted, set_exit_message, watch_interrupts
+from v8.base.process import deferred_interrupts, exit_interrupted, set_exit_message, watch_interrupts
 watch_interrupts()
 """
 
@@ -132,7 +132,7 @@ with deferred_interrupts() as check:
 def test_a_process_that_cannot_stop_is_ended(code: str, num_signals: int, leave_s: float) -> None:
     """At 4c79749 each of them lived on until its work was done. A second signal waits for nothing."""
     prelude = (
-        f"sys.modules['v8.base.interruption'].EXIT_TIMEOUT_S = {leave_s}\n"
+        f"sys.modules['v8.base.process'].EXIT_TIMEOUT_S = {leave_s}\n"
         "set_exit_message('interrupted: go on with this')\n"
     )
     status, output, errors = interrupted(prelude + code, num_signals=num_signals)
@@ -181,9 +181,9 @@ def test_leaving_does_not_wait_for_threads() -> None:
 
 @pytest.mark.process
 def test_last_words_do_not_go_the_way_of_native_lines() -> None:
-    """Which a thread passes on that ends with the process (`v8.base.starting`)."""
+    """Which a thread passes on that ends with the process (`v8.base.process`)."""
     code = (
-        "from v8.base.starting import quiet_start\n"
+        "from v8.base.process import quiet_start\n"
         "os.environ.pop('TF_CPP_MIN_LOG_LEVEL', None)\n"  # with it nothing is kept quiet
         "with quiet_start():\n    pass\n"
         "set_exit_message('interrupted: go on with this')\n"
@@ -195,7 +195,7 @@ def test_last_words_do_not_go_the_way_of_native_lines() -> None:
 
 LATE = """\
 import atexit, sys, threading, time
-from v8.base.interruption import exit_without_teardown
+from v8.base.process import exit_without_teardown
 
 threading.Thread(target=lambda: (time.sleep(0.3), print("a thread's last line"))).start()
 atexit.register(print, "what was put off", flush=True)

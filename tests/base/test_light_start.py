@@ -12,7 +12,7 @@ pytestmark = pytest.mark.process
 
 PROGRAM = """
 import gc, sys
-from v8.base.starting import quiet_start
+from v8.base.process import quiet_start
 with quiet_start():
     assert not gc.isenabled()
     import v8.runs.local

@@ -16,7 +16,7 @@ from tiny_profiles import tiny_profile
 import v8
 from v8.base import plugins
 from v8.base.errors import ProfileError
-from v8.base.invocation import command, for_children
+from v8.base.process import command, for_children
 from v8.model.baselines.baselines import BASELINES, Baseline
 from v8.profile.indicators import FEATURES, ancestry
 from v8.profile.profile import Profile

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.process
 PROGRAM = """
 import os, sys
 level = os.environ.get("TF_CPP_MIN_LOG_LEVEL")
-from v8.base.starting import quiet_start
+from v8.base.process import quiet_start
 with quiet_start():
     os.write(2, b"I0000 00:00:1.5 7 port.cc:153] oneDNN custom operations are on. You may see\\n")
     os.write(2, b"I0000 00:00:1.6 7 service.cc:146] XLA service 0x1 initialized for platform Host\\n")

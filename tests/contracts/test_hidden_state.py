@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[2] / "v8"
 WRITING_CALLS = {"setdefault", "pop", "popitem", "update", "clear", "__setitem__", "__delitem__"}
 WRITERS = {
     "cli": "the process is the command's own",
-    "base/variables.py": "it takes back what it gave a block; processes are started within such a block",
+    "base/process.py": "it takes back what it gave a block; processes are started within such a block",
 }
 CONTEXTS = {
     "base/language.py": "the language of a page, which thousands of sentences have in common",

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from v8.base.starting import quiet_start
+from v8.base.process import quiet_start
 from v8.data.feature_store import FeatureStore
 from v8.data.market.series import Series
 from v8.data.market.sources.demo import DemoSource

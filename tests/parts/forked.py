@@ -207,7 +207,7 @@ class _Hidden(MetaPathFinder, Loader):
 
 
 def _import(names: Sequence[str]) -> None:
-    with import_module("v8.base.starting").quiet_start(is_temporary=True):
+    with import_module("v8.base.process").quiet_start(is_temporary=True):
         for name in names:
             import_module(name)
     for name in [each for each in sys.modules if each.partition(".")[0] == READS_ENVIRONMENT]:

@@ -29,7 +29,7 @@ from v8.base.errors import (
     shown,
     with_parameters,
 )
-from v8.base.invocation import command
+from v8.base.process import command
 from v8.base.records import adapter, first_fault
 from v8.base.registry import nearest
 

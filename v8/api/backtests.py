@@ -7,8 +7,7 @@ from pathlib import Path
 from v8.api.export import Exported, write_forecasts
 from v8.api.progress import ProgressLines
 from v8.base.child import send_message
-from v8.base.interruption import set_exit_message, watch_interrupts
-from v8.base.starting import quiet_start
+from v8.base.process import quiet_start, set_exit_message, watch_interrupts
 from v8.data.market.sources.source import CandleSource, OpenedSource
 from v8.publish.report import backtest as page
 from v8.publish.report.outputs import ReportWriter

@@ -18,11 +18,11 @@ from v8.api.arguments import PublicNames, argument_kind, checked_argument, in_py
 from v8.api.forecaster import Forecaster, publish_folder, sureness, tidy
 from v8.api.training import TrainRequest
 from v8.api.training import train as train_in_child
-from v8.base.capability import replacement_notice
 from v8.base.child import run_in_child
 from v8.base.errors import ArtifactError, ProfileError, listed, shown
-from v8.base.invocation import command
+from v8.base.hardware import replacement_notice
 from v8.base.plugins import load_plugins, require_no_own_entries
+from v8.base.process import command
 from v8.base.reading import read_plain
 from v8.base.storage import digest_json, home, write_bytes, write_text
 from v8.data.market.checks import check_candles

@@ -23,7 +23,7 @@ from v8.api.runs import Run, source_of, train
 from v8.api.windows import span_dataset
 from v8.base.arrays import FloatArray
 from v8.base.errors import ArgumentError, listed
-from v8.base.starting import quiet_start
+from v8.base.process import quiet_start
 from v8.data.features import compute_table
 from v8.data.market.candles import Candles
 from v8.data.market.companions import Companions

@@ -10,7 +10,7 @@ from pathlib import Path
 from v8.api.progress import ProgressLines, counts
 from v8.base.child import send_message
 from v8.base.errors import DataError, V8Error
-from v8.base.interruption import set_exit_message, watch_interrupts
+from v8.base.process import set_exit_message, watch_interrupts
 from v8.publish.report.outputs import ReportWriter, RunResults
 from v8.publish.report.verdict import verdict
 from v8.runs.events import ObserverGroup, RunObserver, RunSummary

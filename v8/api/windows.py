@@ -9,7 +9,7 @@ from pydantic import Field
 from v8.api.arguments import in_python
 from v8.api.forecaster import joined_candles
 from v8.base.errors import ArgumentError
-from v8.base.starting import quiet_start
+from v8.base.process import quiet_start
 from v8.data.features import compute_table
 from v8.data.market.candles import Candles
 from v8.data.market.frames import RawCandles

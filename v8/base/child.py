@@ -33,9 +33,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from v8.base.errors import StorageError, V8Error
-from v8.base.interruption import EXIT_TIMEOUT_S
-from v8.base.invocation import children_with_safe_path, import_errors_translated, program_of
 from v8.base.plugins import load_plugins
+from v8.base.process import EXIT_TIMEOUT_S, children_with_safe_path, import_errors_translated, program_of
 
 STOP_TIMEOUT_S: Final = EXIT_TIMEOUT_S + 1.0
 """How long a child may take to stop after its batch before it is killed, in seconds."""
@@ -90,7 +89,7 @@ def run_in_child(
     """Call a function in a process of its own, and return its value.
 
     When this process is interrupted, the child is stopped first. A function that trains heeds that where it
-    calls `v8.base.interruption.watch_interrupts`.
+    calls `v8.base.process.watch_interrupts`.
 
     Args:
         function: Of a module of ours; it runs as it would here, so it names errors as it would here.

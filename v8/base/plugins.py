@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from v8.base.errors import ProfileError, V8Error, listed, message_of, shown
-from v8.base.invocation import for_children, repeated
+from v8.base.process import for_children, repeated
 from v8.base.reading import read_given
 from v8.base.registry import own_entries
 from v8.base.storage import digest_bytes, expanded

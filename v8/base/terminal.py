@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 from rich.cells import cell_len
 
 from v8.base.errors import V8Error
-from v8.base.invocation import command
+from v8.base.process import command
 from v8.base.safe_text import for_terminal
 from v8.base.wording import Table
 

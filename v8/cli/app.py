@@ -22,9 +22,14 @@ from typer.core import TyperCommand, TyperGroup
 
 from v8.base import annexes
 from v8.base.errors import ProfileError, StorageError, V8Error, shown
-from v8.base.interruption import exit_interrupted, exit_without_teardown, watch_interrupts
-from v8.base.invocation import EXIT_INTERRUPTED, command
 from v8.base.net import reporting_waiting_to
+from v8.base.process import (
+    EXIT_INTERRUPTED,
+    command,
+    exit_interrupted,
+    exit_without_teardown,
+    watch_interrupts,
+)
 from v8.base.safe_text import for_file, for_terminal
 from v8.base.terminal import for_stream
 from v8.base.version import VERSION, commit

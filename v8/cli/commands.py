@@ -11,8 +11,8 @@ from typing import Final
 from typer import Argument, Exit, Option, echo
 
 from v8.base.errors import DataError, ProfileError, SeriesError
-from v8.base.invocation import command
 from v8.base.net import report_waiting
+from v8.base.process import command
 from v8.base.registry import advice
 from v8.cli import shared as cli
 from v8.cli.options import AddedFunctions, require_plot, table_form, with_added_flags

@@ -5,8 +5,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from v8.base.capability import replacement_notice, replacing_variables
 from v8.base.errors import V8Error
+from v8.base.hardware import replacement_notice, replacing_variables
 from v8.base.storage import packaged_yaml
 from v8.base.terminal import print_all_lines, print_json, print_lines, print_table
 from v8.base.wording import Table

@@ -9,7 +9,7 @@ from v8.api.backtests import evaluate_folds, fold_observer
 from v8.api.training import FinishedRun, carry_out
 from v8.base import annexes
 from v8.base.errors import DataError, SeriesError, StorageError, V8Error
-from v8.base.invocation import command
+from v8.base.process import command
 from v8.base.terminal import (
     print_all_lines,
     print_error,

@@ -21,13 +21,12 @@ from annotated_types import Ge, Le
 from pydantic.fields import FieldInfo
 from typer import Argument, Option
 
-from v8.base.capability import replacement_notice
 from v8.base.errors import ProfileError
-from v8.base.hardware import process_variables
-from v8.base.invocation import command
+from v8.base.hardware import process_variables, replacement_notice
 from v8.base.language import Language
 from v8.base.net import report_waiting
 from v8.base.options import Flag, Options
+from v8.base.process import command
 from v8.base.registry import advice
 from v8.cli.usage import meant_word
 from v8.data.market.sources.source import CandleSource, OpenedSource, open_source

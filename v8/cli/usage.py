@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from v8.base import annexes
 from v8.base.errors import ProfileError, listed, shown
-from v8.base.invocation import command
+from v8.base.process import command
 from v8.base.registry import nearest
 from v8.data.market.series import TIMEFRAME_S, is_series_like
 from v8.profile.profile import key_places

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from v8.base.arrays import FloatArray
 from v8.base.errors import DataError, listed
-from v8.base.invocation import command
+from v8.base.process import command
 from v8.base.storage import digest_bytes
 from v8.data.market.candles import Candles
 from v8.data.market.series import Series

@@ -15,7 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from v8.base.errors import DataError
-from v8.base.invocation import command
+from v8.base.process import command
 from v8.data.features import FeatureTable
 from v8.data.market.candles import Candles
 from v8.data.market.series import Series, iso

@@ -11,9 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from v8.base.capability import ask_smi
 from v8.base.child import ChildCall, ChildResult, run_in_children
-from v8.base.hardware import describe_machine, load
+from v8.base.hardware import ask_smi, describe_machine, load
 from v8.model.networks.programs import ceiling_pct, training_flop_per_window
 from v8.profile.profile import Profile
 from v8.runs.machine import (
@@ -105,7 +104,7 @@ def examine(
         seconds: Time of each measurement, without start and compilation.
         count_workers: Returns the training processes that a run would start on a CPU, and sets the
             environment variables that keep each of them on one thread.
-        notice: What computes on the GPUs in TensorFlow's place, see `v8.base.capability`.
+        notice: What computes on the GPUs in TensorFlow's place, see `v8.base.hardware`.
     """
     # Asked before `count_workers`, which hides GPUs from the processes of a CPU.
     are_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in {"", "-1"}

@@ -41,12 +41,16 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from v8.base.errors import with_parameters
 from v8.base.hardware import has_gpu, num_usable_cores, process_variables
-from v8.base.interruption import deferred_interrupts
-from v8.base.invocation import children_with_safe_path, explained_imports, explained_start
 from v8.base.plugins import load_plugins, loaded, other_plugins
+from v8.base.process import (
+    children_with_safe_path,
+    deferred_interrupts,
+    explained_imports,
+    explained_start,
+    quiet_start,
+    with_variables,
+)
 from v8.base.resources import resource_scope
-from v8.base.starting import quiet_start
-from v8.base.variables import with_variables
 from v8.data.feature_store import FeatureStore
 from v8.data.market.series import Series
 from v8.model.networks.programs import kept_programs

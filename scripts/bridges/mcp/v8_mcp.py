@@ -38,7 +38,7 @@ from v8.annexes.live.ledger.database import Ledger
 from v8.annexes.live.ledger.record import live_record
 from v8.api.issuing import issue_forecast
 from v8.base.errors import V8Error, shown
-from v8.base.starting import quiet_start
+from v8.base.process import quiet_start
 from v8.base.version import VERSION
 from v8.data.market.series import iso, series_advice
 from v8.data.market.sources.source import CandleSource, open_source

@@ -22,7 +22,7 @@ from v8.api.training import train as train_in_child
 from v8.base.child import run_in_child
 from v8.base.errors import PARTS, V8Error
 from v8.base.hardware import process_variables
-from v8.base.invocation import command
+from v8.base.process import command
 from v8.base.registry import advice
 from v8.profile.profile import profile_names
 from v8.runs.options import BacktestOptions, NumFolds, RunOptions

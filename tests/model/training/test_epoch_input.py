@@ -99,7 +99,7 @@ INTERRUPTED = """
 import os, signal, sys, threading
 sys.path[:0] = [{tests!r}, {tests!r} + "/parts"]
 from tiny_profiles import demo_table, tiny_profile
-from v8.base.interruption import deferred_interrupts
+from v8.base.process import deferred_interrupts
 from v8.model.training.state import epoch_iterator
 from v8.data.windows.dataset import FleetWindows
 from v8.data.windows.dataset import prepare_series

@@ -23,7 +23,7 @@ from v8.annexes.comparison.shared_errors import with_errors
 from v8.base.child import ChildCall, ChildResult, report_ready, run_in_children, send_message
 from v8.base.errors import ArtifactError, ProfileError, listed
 from v8.base.hardware import has_gpu
-from v8.base.starting import light_start
+from v8.base.process import light_start
 from v8.base.wording import duration
 from v8.data.feature_store import FeatureStore
 from v8.data.market.candles import CandlePin, Candles, pin_of

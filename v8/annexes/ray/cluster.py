@@ -37,12 +37,15 @@ from typing import Any, Final, TypeAlias
 from v8.base import plugins
 from v8.base.errors import ProfileError, SeriesError, StorageError, V8Error, shown
 from v8.base.hardware import SINGLE_THREADED, num_usable_cores, versions, visible_gpus
-from v8.base.interruption import deferred_interrupts, restored_stop_signals
-from v8.base.invocation import for_children
+from v8.base.process import (
+    deferred_interrupts,
+    for_children,
+    light_start,
+    restored_stop_signals,
+    with_variables,
+)
 from v8.base.resources import resource_scope
-from v8.base.starting import light_start
 from v8.base.storage import aside_of, digest_bytes, home, passing_folder, sweep
-from v8.base.variables import with_variables
 from v8.model.networks.programs import kept_programs
 from v8.runs.events import Event, EventCallback, Note, RunObserver, SeriesOutcome, warnings_as_notes
 from v8.runs.options import Placement

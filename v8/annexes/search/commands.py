@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from typer import echo
 
 from v8.annexes.search.options import SearchOptions, prepare_search
-from v8.base.invocation import command
+from v8.base.process import command
 from v8.base.wording import ABSENT, Table
 from v8.cli import shared as cli
 from v8.cli.shared import takes_options

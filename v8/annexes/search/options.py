@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from pydantic import Field
 
 from v8.base.errors import ProfileError
-from v8.base.invocation import command
 from v8.base.options import Flag, Options
+from v8.base.process import command
 from v8.base.reading import read_yaml
 from v8.base.records import Settings, checked, under_key
 from v8.base.registry import require_package

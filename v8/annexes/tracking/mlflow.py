@@ -23,8 +23,8 @@ from typing import Final, TypeVar
 
 from v8.annexes.tracking.mlflow_loader import DIGESTS_FILE
 from v8.base.errors import ProfileError, message_of
+from v8.base.process import with_variables
 from v8.base.storage import digest_file, write_json
-from v8.base.variables import with_variables
 from v8.forecaster.metadata import METADATA_FILE, MODEL_FILE, read_metadata
 from v8.forecaster.standalone import FEATURES_FILE, features_file
 from v8.runs.run_folder import flat_keys

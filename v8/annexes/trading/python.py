@@ -11,7 +11,7 @@ from v8.annexes.trading.study import finish_trading
 from v8.api.arguments import in_python, maybe_path, series_list
 from v8.base.child import run_in_child, send_message
 from v8.base.hardware import process_variables
-from v8.base.interruption import watch_interrupts
+from v8.base.process import watch_interrupts
 
 
 @in_python

@@ -33,7 +33,7 @@ from v8.annexes.trading.rules import (
 from v8.api.export import opened_models
 from v8.base.arrays import MAX_STEPS_AGAIN, AnyFloatArray, FloatArray, steps_apart
 from v8.base.errors import ArtifactError
-from v8.base.starting import quiet_start
+from v8.base.process import quiet_start
 from v8.data.features import compute_table
 from v8.data.market.candles import Candles
 from v8.data.market.series import iso

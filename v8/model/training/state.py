@@ -11,7 +11,7 @@ NumPy (docs/research/training.md).
 
 The order is NumPy's, `epoch_order`, not a shuffle of TensorFlow: a seed has to give the same order on both
 backends, and another order gives other weights. So the data set calls Python with `tf.numpy_function`, once
-an epoch, in a thread that no signal of Python reaches. `v8.base.interruption` says what happened when
+an epoch, in a thread that no signal of Python reaches. `v8.base.process` says what happened when
 Ctrl-C interrupted `from_generator`, which also makes the C library return freed memory immediately; this does
 not.
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from v8.base.errors import ArtifactError, PullError, listed, shown
-from v8.base.invocation import command
+from v8.base.process import command
 from v8.data.market.series import is_series_name, series_advice
 from v8.forecaster.forecaster import Forecaster
 from v8.forecaster.metadata import METADATA_FILE, read_metadata

@@ -6,7 +6,7 @@ from typer import Option
 
 from v8.annexes.live.ledger import DEFAULT_LEDGER
 from v8.annexes.live.ledger.commands import LedgerOption
-from v8.base.invocation import command
+from v8.base.process import command
 from v8.base.registry import require_package
 from v8.cli import shared as cli
 

@@ -13,8 +13,7 @@ from v8.annexes.live.app.guard import TOKEN_VARIABLE, AccessPolicy, allowed_host
 from v8.annexes.live.app.places import ForecastIssuer, LedgerReader, ModelSource
 from v8.annexes.live.app.server import WAIT_S, Site, make_application, make_server, open_listener
 from v8.base.errors import ProfileError
-from v8.base.interruption import set_exit_message
-from v8.base.starting import quiet_start
+from v8.base.process import quiet_start, set_exit_message
 from v8.base.terminal import print_message
 from v8.cli.shared import LOOPBACK, settle_process
 from v8.data.market.sources.source import CandleSource, present_of

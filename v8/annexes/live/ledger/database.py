@@ -43,7 +43,7 @@ from v8.annexes.live.ledger.entries import (
     unpack_plain,
 )
 from v8.base.errors import ArtifactError, ProfileError, StorageError, V8Error
-from v8.base.invocation import command
+from v8.base.process import command
 from v8.base.reading import parse_json
 from v8.base.records import AS_WRITTEN, OpenTime, Sha256, adapter, checked
 from v8.base.storage import WriterLock, packaged, require_replaceable, write_with

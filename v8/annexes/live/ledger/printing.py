@@ -15,7 +15,7 @@ from v8.annexes.live.ledger.record import (
     record_table,
 )
 from v8.base.errors import ArtifactError, listed, shown
-from v8.base.invocation import command
+from v8.base.process import command
 from v8.base.terminal import print_json, print_lines, print_table
 from v8.base.wording import Table, plural
 from v8.cli.shared import place_words

@@ -13,7 +13,7 @@ from v8.annexes.live.promotion.renewal import (
     StalenessRule,
 )
 from v8.base.errors import ProfileError, listed
-from v8.base.interruption import set_exit_message
+from v8.base.process import set_exit_message
 from v8.base.storage import FolderLock
 from v8.base.terminal import print_all_lines, print_error, print_lines, print_reasons, print_table
 from v8.base.wording import Table

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from v8.base.child import ChildCall, run_in_children
-from v8.base.invocation import collected_later, command, explained_start
+from v8.base.process import collected_later, command, explained_start
 from v8.profile.profile import load_profile
 from v8.runs.machine import MeasurementRequest, take_measurements
 from v8.runs.workers import Process
@@ -47,7 +47,7 @@ def test_no_message_writes_the_form_of_a_command_itself() -> None:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             text = node.value if isinstance(node, ast.Constant) else None
             is_docstring = isinstance(text, str) and (text.startswith("`python") or "\n" in text)
-            if isinstance(text, str) and not is_docstring and path.name != "invocation.py":
+            if isinstance(text, str) and not is_docstring and path.name != "process.py":
                 assert not fixed.search(text), path
 
 
@@ -277,7 +277,7 @@ def test_a_program_of_ours_is_of_the_package_that_runs_wherever_that_lies(tmp_pa
     with (tmp_path / "v8" / "base" / "version.py").open("a") as file:
         file.write("if __name__ == '__main__':\n    print('the version of this copy')\n")
     code = (
-        "import os, subprocess; from v8.base.invocation import program_of\n"
+        "import os, subprocess; from v8.base.process import program_of\n"
         "safe = {**os.environ, 'PYTHONSAFEPATH': '1'}\n"
         "subprocess.run(program_of('v8.base.version'), env=safe, check=True)\n"
     )
