@@ -21,7 +21,7 @@ from made_once import made_once, shared_folder
 from skips import SkipCounter
 from tiny_profiles import tiny_profile
 
-from v8.base import plugins
+from v8.base import registry
 from v8.base.process import for_children, repeated
 from v8.base.registry import own_entries
 from v8.data.market.candles import Candles
@@ -80,13 +80,13 @@ def halfway(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def unloaded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Forget after a test which plug-ins it loaded, and what they registered."""
-    monkeypatch.setenv(plugins.PLACE, "")
+    monkeypatch.setenv(registry.PLUGINS_PLACE, "")
     before = {id(kind): (kind, dict(kind)) for kind in (BASELINES, FAMILIES, FEATURES, SOURCES, TASKS)}
     yield
     for kind, entries in before.values():
         for name in kind.keys() - entries.keys():
             del kind[name]
-    for known in (plugins.loaded, repeated, for_children, own_entries):
+    for known in (registry.loaded_plugins, repeated, for_children, own_entries):
         known.clear()
 
 

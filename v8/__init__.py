@@ -17,7 +17,7 @@ v8.leaderboard(["runs/frontier", "runs/aligned"])
 import importlib as _importlib
 import typing as _typing
 
-from v8.base.plugins import load_plugins as _load_plugins
+from v8.base.registry import load_plugins as _load_plugins
 from v8.base.version import VERSION as _VERSION
 
 if _typing.TYPE_CHECKING:  # at run time `__getattr__` imports these

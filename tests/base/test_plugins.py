@@ -14,7 +14,7 @@ from forked import called
 from tiny_profiles import tiny_profile
 
 import v8
-from v8.base import plugins
+from v8.base import registry
 from v8.base.errors import ProfileError
 from v8.base.process import command, for_children
 from v8.model.baselines.baselines import BASELINES, Baseline
@@ -77,7 +77,7 @@ def run(place: Path, halfway: Path) -> Path:
 def test_workers_evaluate_beside_its_baseline_and_the_run_knows_its_digest(run: Path, halfway: Path) -> None:
     for series in SERIES:
         assert forecasters(run / series)[-1] == "halfway"
-    digest = plugins.digest_bytes(halfway.read_bytes())
+    digest = registry.digest_bytes(halfway.read_bytes())
     assert json.loads((run / "run.json").read_text())["plugins"] == {"halfway.py": digest}
     assert "The close goes half of the way back." in (run / "report.html").read_text()
 
@@ -138,7 +138,7 @@ def test_python_trains_beside_it_in_two_workers(
     monkeypatch.chdir(tmp_path)
     ours = v8.train(*("demo", place / "tiny.yaml"), series=SERIES, workers=2, plugin=halfway, progress=False)
     assert [forecasters(ours.path / name)[-1] for name in SERIES] == ["halfway"] * 2
-    assert ours.record.plugins == v8.Run(run).record.plugins == plugins.loaded
+    assert ours.record.plugins == v8.Run(run).record.plugins == registry.loaded_plugins
     assert f"--plugin {halfway}" in ours.record.command
 
 
@@ -183,7 +183,7 @@ def test_a_broken_file_is_one_sentence_and_leaves_nothing(text: str, words: str,
     with pytest.raises(ProfileError, match=words) as caught:
         v8.plugin(file)
     assert f"plug-in {file}" in str(caught.value)
-    assert dict(BASELINES) == known and not plugins.loaded and not for_children
+    assert dict(BASELINES) == known and not registry.loaded_plugins and not for_children
     process = called("features", "--plugin", file)
     assert (process.returncode, process.stderr.count("\n"), "Traceback" in process.stderr) == (2, 1, False)
 
@@ -220,7 +220,7 @@ def test_each_is_loaded_once_and_a_changed_one_not_over_it(halfway: Path, tmp_pa
     Path(mine).write_text(halfway.read_text() + "# changed\n")
     with pytest.raises(ProfileError, match=r"got another halfway\.py, "):
         v8.plugin(mine)
-    assert [*plugins.loaded] == ["halfway.py"] and list(BASELINES)[-1] == "halfway"
+    assert [*registry.loaded_plugins] == ["halfway.py"] and list(BASELINES)[-1] == "halfway"
 
 
 @pytest.mark.tf
@@ -238,9 +238,9 @@ def test_a_feature_is_another_one_when_its_file_changes(tmp_path: Path) -> None:
         (tmp_path / f"{name}.py").write_text(text)
         v8.plugin(tmp_path / f"{name}.py")
         function = FEATURES[{"a": "double", "b": "triple"}[name]].formula.function
-        assert plugins.digest_of(function) == {"plugin": plugins.loaded[f"{name}.py"]}
+        assert registry.digest_of(function) == {"plugin": registry.loaded_plugins[f"{name}.py"]}
     ours = ancestry("double").digest
-    assert plugins.digest_of(v8.plugin) == {} and ours != ancestry("triple").digest
+    assert registry.digest_of(v8.plugin) == {} and ours != ancestry("triple").digest
     sys.modules["v8_plugin_a"].__digest__ = "0" * 64
     ancestry.cache_clear()
     assert ancestry("double").digest != ours
@@ -256,10 +256,10 @@ def test_an_installed_package_brings_one_by_its_entry_point(
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: halfway-package\nVersion: 1.2\n")
     (about / "entry_points.txt").write_text("[v8.plugins]\nhalfway = halfway_package\n")
     monkeypatch.syspath_prepend(tmp_path)
-    plugins._installed.cache_clear()
+    registry._installed.cache_clear()
     try:
-        plugins.load_plugins()
-        assert [*plugins.loaded] == ["halfway_package==1.2"] and "halfway" in BASELINES
+        registry.load_plugins()
+        assert [*registry.loaded_plugins] == ["halfway_package==1.2"] and "halfway" in BASELINES
     finally:
         monkeypatch.undo()
-        plugins._installed.cache_clear()
+        registry._installed.cache_clear()

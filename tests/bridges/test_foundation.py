@@ -17,7 +17,7 @@ from foundation import BATCH_WINDOWS, ChronosModel, TimesFmModel, contexts, fore
 from made_series import MadeSeries
 
 from v8.base.errors import ProfileError, SeriesError
-from v8.base.plugins import load_plugins
+from v8.base.registry import load_plugins
 from v8.model.baselines.baselines import BASELINES, Baseline
 from v8.model.evaluation.evaluation import evaluate_windows
 from v8.profile.columns import OHLC, TASK_OHLC

@@ -26,7 +26,7 @@ from outputs import write_outputs
 from tiny_profiles import demo_data, tiny_profile
 
 import v8
-from v8.base.plugins import load_plugins
+from v8.base.registry import load_plugins
 from v8.base.version import VERSION
 from v8.cli.app import app
 from v8.data.features import compute_table

@@ -21,9 +21,9 @@ from v8.api.training import train as train_in_child
 from v8.base.child import run_in_child
 from v8.base.errors import ArtifactError, ProfileError, listed, shown
 from v8.base.hardware import replacement_notice
-from v8.base.plugins import load_plugins, require_no_own_entries
 from v8.base.process import command
 from v8.base.reading import read_plain
+from v8.base.registry import load_plugins, require_no_own_entries
 from v8.base.storage import digest_json, home, write_bytes, write_text
 from v8.data.market.checks import check_candles
 from v8.data.market.companions import Companions, UserTable

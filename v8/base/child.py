@@ -33,8 +33,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from v8.base.errors import StorageError, V8Error
-from v8.base.plugins import load_plugins
 from v8.base.process import EXIT_TIMEOUT_S, children_with_safe_path, import_errors_translated, program_of
+from v8.base.registry import load_plugins
 
 STOP_TIMEOUT_S: Final = EXIT_TIMEOUT_S + 1.0
 """How long a child may take to stop after its batch before it is killed, in seconds."""

@@ -178,7 +178,7 @@ def visible_gpus(devices: Path = _DEVICES) -> tuple[str, ...]:
 def replacing_variables(device: str) -> dict[str, str]:
     """Return environment variables with which TensorFlow does not compute on GPUs that it has no code for.
 
-    Something else computes then. They are empty where there is no such GPU, `device` is "cpu", or another backend is chosen already.
+    They are empty where there is no such GPU, `device` is "cpu", or another backend is chosen already.
     """
     if device == "cpu" or not gpus_without_code():
         return {}

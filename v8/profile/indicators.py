@@ -21,8 +21,7 @@ import numpy as np
 
 from v8.base.arrays import FloatArray
 from v8.base.errors import DataError, listed, message_of
-from v8.base.plugins import digest_of
-from v8.base.registry import Registry, nearest
+from v8.base.registry import Registry, digest_of, nearest
 from v8.base.storage import digest_json, packaged_yaml
 from v8.profile import columns as c
 from v8.profile import formulas, ta_features

@@ -29,11 +29,10 @@ from pydantic import BeforeValidator, Field, StrictBool
 from v8.base import records
 from v8.base.errors import ArtifactError, DataError, ProfileError, StorageError, V8Error, listed, shown
 from v8.base.hardware import describe_machine, versions
-from v8.base.plugins import loaded, other_plugins
 from v8.base.process import command
 from v8.base.reading import parse_json, read_json_object, read_plain
 from v8.base.records import AS_WRITTEN, Sha256, Text
-from v8.base.registry import nearest
+from v8.base.registry import loaded_plugins, nearest, other_plugins
 from v8.base.storage import FolderLock, Pace, sweep, write_json
 from v8.data.market.candles import CandlePin
 from v8.data.market.series import Series, by_series, is_series_like
@@ -141,7 +140,7 @@ class RunRecord(RunStart):
             versions=versions(),
             machine=describe_machine(),
             series={},
-            plugins=dict(loaded),
+            plugins=dict(loaded_plugins),
             data_dir=None if data_dir is None else str(data_dir.absolute()),
             tables=str(tables_folder(tables)) if profile.covariates else None,
             is_evaluated=is_evaluated,

@@ -41,7 +41,6 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from v8.base.errors import with_parameters
 from v8.base.hardware import has_gpu, num_usable_cores, process_variables
-from v8.base.plugins import load_plugins, loaded, other_plugins
 from v8.base.process import (
     children_with_safe_path,
     deferred_interrupts,
@@ -50,6 +49,7 @@ from v8.base.process import (
     quiet_start,
     with_variables,
 )
+from v8.base.registry import load_plugins, loaded_plugins, other_plugins
 from v8.base.resources import resource_scope
 from v8.data.feature_store import FeatureStore
 from v8.data.market.series import Series
@@ -354,7 +354,7 @@ class Process:
         self.pipe, child_pipe = context.Pipe()
         packed = pickle.dumps((function, arguments))  # after the plug-ins, whose classes they may be of
         self._process = context.Process(
-            target=_run_function, args=(child_pipe, loaded, packed), name=name, daemon=True
+            target=_run_function, args=(child_pipe, loaded_plugins, packed), name=name, daemon=True
         )
         with with_variables(variables or {}), children_with_safe_path(), _interrupts_blocked():
             self._process.start()

@@ -34,7 +34,6 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Final, TypeAlias
 
-from v8.base import plugins
 from v8.base.errors import ProfileError, SeriesError, StorageError, V8Error, shown
 from v8.base.hardware import SINGLE_THREADED, num_usable_cores, versions, visible_gpus
 from v8.base.process import (
@@ -44,6 +43,7 @@ from v8.base.process import (
     restored_stop_signals,
     with_variables,
 )
+from v8.base.registry import PLUGINS_PLACE, listed_plugins, load_plugins, loaded_plugins
 from v8.base.resources import resource_scope
 from v8.base.storage import aside_of, digest_bytes, home, passing_folder, sweep
 from v8.model.networks.programs import kept_programs
@@ -63,7 +63,7 @@ _RAY_SETTINGS: Final = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # without it Ray prints a warning of a coming change
 }
 """Environment variables of our own Ray; those that the user has set are not changed."""
-_INHERITED: Final = ("TF_", "XLA_", "OMP_", "OPENBLAS_", "KERAS_BACKEND", plugins.PLACE)
+_INHERITED: Final = ("TF_", "XLA_", "OMP_", "OPENBLAS_", "KERAS_BACKEND", PLUGINS_PLACE)
 """Prefixes of the variables that a task gets from the driver; others may be secrets, and Ray logs them."""
 _MAX_FOLDER_BYTES: Final = 18
 """Length of a folder for Ray's sockets: Ray adds to it, and the system limits the paths of sockets."""
@@ -426,11 +426,11 @@ def _marker_file(folder: Path) -> Iterator[Path]:
 @cache
 def _environment() -> dict[str, str]:
     """Return what must be the same on all machines: versions, the code of v8 itself, and plug-ins."""
-    plugins.load_plugins()
+    load_plugins()
     package = Path(__file__).parents[2]
     contents = [file.read_bytes() for file in sorted(package.rglob("*.py"))]
     code = digest_bytes(*contents)
-    return {**versions(), "v8's code": code[:12], "plug-ins": plugins.listed_plugins(plugins.loaded)}
+    return {**versions(), "v8's code": code[:12], "plug-ins": listed_plugins(loaded_plugins)}
 
 
 # From here on: in a worker.

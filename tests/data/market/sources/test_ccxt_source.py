@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from v8.base import safe_text
 from v8.base.errors import DataError, ProfileError
-from v8.base.plugins import load_plugins
+from v8.base.registry import load_plugins
 from v8.cli.app import app
 from v8.data.market.series import Series
 from v8.data.market.sources.rest import CandleSpan, RestSource

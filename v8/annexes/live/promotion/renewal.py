@@ -47,8 +47,8 @@ from v8.annexes.live.promotion.decisions import (
     read_promotions,
 )
 from v8.base.errors import ArtifactError, listed, shown
-from v8.base.plugins import other_plugins
 from v8.base.process import quiet_start
+from v8.base.registry import other_plugins
 from v8.base.storage import sweep
 from v8.base.wording import ABSENT, number
 from v8.data.market.candles import Candles
