@@ -27,7 +27,10 @@ _HEADER: Final = """\
 # This file is distributed under the licence of v8."""
 _MAINTAINERS: Final = "the v8 maintainers"
 
-_IMPORT: Final = "from v8.base.language import"  # other functions are called `say`, too
+_TRANSLATING: Final = re.compile(
+    r"^\s*from v8\.base\.wording import (?:\([^)]*|.*)\b(?:say|term)\b|^def say\(", re.MULTILINE
+)
+"""Stands in a module that translates: other functions are called `say`, too."""
 _TEMPLATE_SENTENCE: Final = re.compile(r"\[\[(.+?)\]\]")  # as `v8.publish.report.markup.filled` finds them
 
 Extracted = tuple[int, str | None, str | tuple[str, ...], list[str]]
@@ -77,7 +80,7 @@ def sentence_files() -> Iterator[Path]:
     """List the modules that translate, and all templates."""
     yield from (REPOSITORY / "v8").rglob("*.html")
     for file in (REPOSITORY / "v8").rglob("*.py"):
-        if _IMPORT in file.read_text("utf-8"):
+        if _TRANSLATING.search(file.read_text("utf-8")):
             yield file
 
 
@@ -86,7 +89,7 @@ def sentences(file: Path) -> Iterator[tuple[str, list[str]]]:
     content = file.read_bytes()
     if file.suffix == ".html":
         extractor: Callable[..., Any] = extract_template  # Babel's own type has another order
-    elif _IMPORT.encode() in content:
+    elif _TRANSLATING.search(content.decode("utf-8")):
         extractor = extract_module
     else:
         return

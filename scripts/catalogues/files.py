@@ -11,8 +11,8 @@ from babel.messages.mofile import write_mo
 from babel.messages.pofile import read_po, write_po
 
 from catalogues.extraction import REPOSITORY, blank_catalogue
-from v8.base.language import ENGLISH, LANGUAGES
 from v8.base.storage import write_bytes
+from v8.base.wording import ENGLISH, LANGUAGES
 
 LOCALES: Final = REPOSITORY / "v8" / "base" / "locale"
 TRANSLATED: Final = tuple(name for name in LANGUAGES if name != ENGLISH)

@@ -1,4 +1,4 @@
-"""Words that are data: `v8.base.language.term` translates them, but no call of it holds them written out.
+"""Words that are data: `v8.base.wording.term` translates them, but no call of it holds them written out.
 
 A sentence that `say` is called with, or that stands in `[[...]]` in a template, is found by itself. Titles of
 tables, names of tasks and of facts are listed here, by the file that they stand in.

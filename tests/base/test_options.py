@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from v8.api.arguments import argument_kind, checked_argument
 from v8.base.errors import ArgumentError
-from v8.base.options import AtLeastOne, Flag, Options
+from v8.base.records import AtLeastOne, Flag, Options
 from v8.cli.shared import takes_options
 from v8.runs.options import RunOptions
 

@@ -10,7 +10,7 @@ import scipy.optimize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from v8.base.regression import least_absolute_errors, weighted_median
+from v8.base.arrays import least_absolute_errors, weighted_median
 
 
 @given(

@@ -17,7 +17,7 @@ from catalogues.files import compile_catalogue, update_catalogue
 from catalogues.words import Words
 
 MODULE = """
-from v8.base.language import say, term
+from v8.base.wording import say, term
 
 def page(name):
     # Translators: the name is that of a profile,

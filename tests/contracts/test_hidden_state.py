@@ -15,7 +15,7 @@ WRITERS = {
     "base/process.py": "it takes back what it gave a block; processes are started within such a block",
 }
 CONTEXTS = {
-    "base/language.py": "the language of a page, which thousands of sentences have in common",
+    "base/wording.py": "the language of a page, which thousands of sentences have in common",
     "base/net.py": "who is told what the program waits for; no result depends on it",
 }
 SAMPLE = """

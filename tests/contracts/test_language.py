@@ -10,7 +10,7 @@ from catalogues.checks import problems
 from catalogues.extraction import template
 from catalogues.files import TRANSLATED, po_file, read_catalogue
 
-from v8.base.language import ENGLISH, LANGUAGES, catalogue, language, say, term
+from v8.base.wording import ENGLISH, LANGUAGES, catalogue, language, say, term
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ def test_without_a_catalogue_that_can_be_read_pages_are_english(
         compiled = tmp_path / "locale/zh_TW/LC_MESSAGES/v8.mo"
         compiled.parent.mkdir(parents=True)
         compiled.write_bytes(content)
-    monkeypatch.setattr("v8.base.language.files", lambda package: tmp_path)
+    monkeypatch.setattr("v8.base.wording.files", lambda package: tmp_path)
     catalogue.cache_clear()
     try:
         with language("zh-TW"):

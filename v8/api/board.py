@@ -17,10 +17,8 @@ from pyarrow import parquet
 
 from v8.api.arguments import PublicNames, in_python
 from v8.base.errors import ArgumentError, ArtifactError, listed
-from v8.base.language import language
-from v8.base.own_files import FORECASTS_KEY, is_own
-from v8.base.storage import write_text, write_with
-from v8.base.wording import frame_csv
+from v8.base.storage import FORECASTS_KEY, is_own, write_text, write_with
+from v8.base.wording import frame_csv, language
 from v8.data.market.series import iso
 from v8.model.evaluation.board import (
     KEYS,

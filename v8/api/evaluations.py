@@ -18,10 +18,10 @@ from v8.api.runs import RawCandles, profile_file, source_of
 from v8.base.child import run_in_child
 from v8.base.errors import ArgumentError, ArtifactError, listed
 from v8.base.hardware import process_variables
-from v8.base.options import AtLeastOne
-from v8.base.own_files import FORECASTS_COLUMNS, NAIVE_ENDING
 from v8.base.process import command
+from v8.base.records import AtLeastOne
 from v8.base.registry import advice
+from v8.base.storage import FORECASTS_COLUMNS, NAIVE_ENDING
 from v8.data.market.series import TIMEFRAME_S
 from v8.forecaster.metadata import Metadata, read_metadata
 from v8.profile.profile import Profile, load_profile

@@ -24,8 +24,7 @@ from pyarrow import parquet
 
 from v8.base.errors import ArtifactError, DataError, listed
 from v8.base.net import with_progress
-from v8.base.own_files import FORECASTS_COLUMNS, FORECASTS_KEY, NAIVE_ENDING
-from v8.base.storage import write_with
+from v8.base.storage import FORECASTS_COLUMNS, FORECASTS_KEY, NAIVE_ENDING, write_with
 from v8.base.wording import frame_csv
 from v8.data.features import compute_table
 from v8.data.market.candles import Candles, pin_of

@@ -1,13 +1,18 @@
-"""Types of arrays, and how far two computations of the same numbers in single precision may be apart.
+"""Types of arrays, steps of single precision, and fits with the smallest absolute errors.
 
-Two programs of one formula rarely give the same bits in float32. A processor with wider registers adds the
-terms of a sum in another order, and one library rounds a product before it is added where another does not.
-What that costs is counted in *steps*: the distance between neighbouring float32 numbers, at the magnitude of
-what a result is computed with, not at that of the result. A volatility of 1e-4 is computed from ratios of
-closes to the last close, which are about 1. So it is known to a step of 1 at best, which is 1e-7, and that is
-a thousandth of it. As a share of the result the same rounding is anything between nothing and all.
+How far may two computations of the same numbers be apart? Two programs of one formula rarely give the same
+bits in float32. A processor with wider registers adds the terms of a sum in another order, and one library
+rounds a product before it is added where another does not. What that costs is counted in *steps*: the
+distance between neighbouring float32 numbers, at the magnitude of what a result is computed with, not at that
+of the result. A volatility of 1e-4 is computed from ratios of closes to the last close, which are about 1. So
+it is known to a step of 1 at best, which is 1e-7, and that is a thousandth of it. As a share of the result
+the same rounding is anything between nothing and all.
+
+Legend of the fits, by which forecasts are evaluated: N rows or values, P terms, K pairs of terms, M targets.
 """
 
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -56,3 +61,163 @@ def steps_apart(values: Any, expected: Any, magnitude: ArrayLike) -> float:
         differences = np.abs(np.asarray(values, np.float64) - np.asarray(expected, np.float64))
         steps = differences / float32_step(magnitude)
     return float(steps.max()) if np.isfinite(steps).all() else np.inf
+
+
+NUM_ROUNDS: Final = 15  # rounds of reweighting: the sum of errors is then within 0.1 % of the smallest
+
+SMALLEST_ERROR_SHARE: Final = 0.05
+"""Errors below this share of the typical target are weighted as if they were that large.
+
+A smaller share converges closer to the smallest sum, but needs more rounds.
+"""
+
+NUM_FINE_ROUNDS: Final = 5
+FINE_ERROR_SHARE: Final = 0.01  # the smaller share of the last rounds, which start close to the solution
+
+TARGETS_AT_ONCE: Final = 8
+"""Targets that are fitted together: products of terms are read once for all of them, and a core's cache holds
+what is computed for each."""
+
+RIDGE_SHARE: Final = 1e-9
+"""Share of the mean diagonal that is added to the diagonal, so that collinear terms can be solved for."""
+
+
+def least_absolute_errors(x_NP: FloatArray, y_NM: FloatArray) -> FloatArray:
+    """Fit coefficients, shape (P, M), with the smallest sums of absolute errors.
+
+    Iteratively reweighted least squares: the weight is one over the error of the round before (Schlossmacher
+    1973, doi:10.1080/01621459.1973.10481457). There is no intercept unless one of the terms is constant.
+
+    Args:
+        x_NP: Terms.
+        y_NM: Targets.
+    """
+    # Contiguous rows are processed several times as fast as columns. The matrix of products of two terms is
+    # symmetric, so only its upper triangle (K pairs) is computed.
+    x_PN = np.ascontiguousarray(x_NP.T)
+    first, second, _ = _pairs(len(x_PN))
+    products_KN = x_PN[first] * x_PN[second]
+    fitted_MP = [
+        _fit_targets(x_PN, products_KN, np.ascontiguousarray(y_NM[:, start : start + TARGETS_AT_ONCE].T))
+        for start in range(0, max(y_NM.shape[1], 1), TARGETS_AT_ONCE)
+    ]
+    return np.concatenate(fitted_MP).T.astype(np.float64)
+
+
+@cache
+def _pairs(num_terms: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the two terms of each product, (K,), and the number of the product of every two, (P, P)."""
+    first, second = np.triu_indices(num_terms)
+    number_PP = np.zeros((num_terms, num_terms), np.int64)
+    number_PP[first, second] = np.arange(len(first))
+    return first, second, np.maximum(number_PP, number_PP.T)
+
+
+def _fit_targets(x_PN: FloatArray, products_KN: FloatArray, y_MN: FloatArray) -> NDArray[Any]:
+    """Fit the coefficients of some targets, shape (M, P), see `least_absolute_errors`.
+
+    Args:
+        x_PN: Terms.
+        products_KN: Products of every two terms, the upper triangle of their matrix.
+        y_MN: Targets.
+    """
+    num_terms = len(x_PN)
+    pair_PP = _pairs(num_terms)[2]
+    median_M1 = np.median(np.abs(y_MN), axis=1, keepdims=True)
+    mean_M1 = np.mean(np.abs(y_MN), axis=1, keepdims=True)
+    # The typical size of a target; the mean if more than half of them are zero, 1 if all are.
+    typical_M1 = np.where(median_M1 > 0, median_M1, np.where(mean_M1 > 0, mean_M1, 1.0))
+    weights_MN = np.ones_like(y_MN)
+    # Memory that is used again in every round: new memory takes longer than what is computed there.
+    errors_MN = np.empty_like(y_MN)
+    smallest_MN = np.empty_like(y_MN)
+    for number in range(NUM_ROUNDS + NUM_FINE_ROUNDS):
+        share = SMALLEST_ERROR_SHARE if number < NUM_ROUNDS else FINE_ERROR_SHARE
+        if number in (0, NUM_ROUNDS):
+            smallest_MN[:] = share * typical_M1
+        # Normal equations of weighted least squares: (X' W X) b = X' W y, for each target.
+        weighted_products_MK = weights_MN @ products_KN.T
+        left_MPP = weighted_products_MK.take(pair_PP, axis=1)
+        diagonal_MP = left_MPP.reshape(len(y_MN), -1)[:, :: num_terms + 1]
+        ridge_M1 = RIDGE_SHARE * diagonal_MP.sum(axis=1, keepdims=True) / num_terms
+        diagonal_MP += np.where(ridge_M1 > 0, ridge_M1, 1.0)
+        right_MP = np.multiply(weights_MN, y_MN, out=errors_MN) @ x_PN.T
+        fitted_MP = np.linalg.solve(left_MPP, right_MP[:, :, None])[:, :, 0]
+        np.matmul(fitted_MP, x_PN, out=errors_MN)
+        np.subtract(y_MN, errors_MN, out=errors_MN)
+        np.abs(errors_MN, out=errors_MN)
+        # With a number for each row in place of an array it takes three times as long.
+        np.maximum(errors_MN, smallest_MN, out=errors_MN)
+        # Only ratios matter: with the smallest error above, no weight exceeds 1, and none can overflow.
+        np.divide(share * typical_M1, errors_MN, out=weights_MN)
+    return fitted_MP
+
+
+def least_squares(x_NP: FloatArray, y_NM: FloatArray) -> FloatArray:
+    """Fit each target by the terms with the smallest sum of squared errors, shape (P, M)."""
+    return np.linalg.lstsq(x_NP, y_NM, rcond=None)[0].astype(np.float64)
+
+
+def fit_without(
+    left_out: Sequence[int], fit: Callable[[FloatArray], FloatArray], terms_NP: FloatArray
+) -> FloatArray:
+    """Fit coefficients, (P, M), without the terms at some positions, whose coefficients are zero."""
+    if not left_out:
+        return fit(terms_NP)
+    fitted_KM = fit(np.delete(terms_NP, left_out, axis=1))
+    return np.insert(fitted_KM, np.array(left_out) - np.arange(len(left_out)), 0.0, axis=0)
+
+
+def weighted_median(values: FloatArray, weights: FloatArray) -> FloatArray:
+    """Return the weighted median along the first axis: it minimises the weighted sum of absolute distances.
+
+    It is the smallest value such that half of the weight is at or below it; 0 where all weights are zero.
+    Values are finite; weights have the same shape and are not negative.
+
+    >>> weighted_median(np.array([1.0, 2.0, 9.0]), np.array([1.0, 1.0, 5.0])).item()
+    9.0
+    """
+    values_XN = np.moveaxis(values, 0, -1)
+    weights_XN = np.moveaxis(weights, 0, -1)
+    medians_X = np.empty(values_XN.shape[:-1])
+    for place in np.ndindex(medians_X.shape):
+        # Contiguous numbers are processed faster; row by row the copies take no memory to speak of.
+        row_N = np.ascontiguousarray(values_XN[place])
+        medians_X[place] = _row_median(row_N, np.ascontiguousarray(weights_XN[place]))
+    return medians_X
+
+
+SAMPLE_STRIDE: Final = 16  # of so many values one is in the sample that says where the median is
+LEAST_SAMPLED: Final = 512  # fewer values are sorted at once
+SAMPLE_SHARES: Final = (0.42, 0.58)  # of the sample's weight; the median lies between them in 99 of 100 rows
+
+
+def _row_median(values_N: FloatArray, weights_N: FloatArray) -> float:
+    """Return the weighted median of a row; a sample saves sorting most of its values."""
+    total = float(weights_N.sum())
+    if total == 0:
+        return 0.0
+    if len(values_N) >= LEAST_SAMPLED:
+        lowest, highest = _around_median(values_N[::SAMPLE_STRIDE], weights_N[::SAMPLE_STRIDE])
+        is_below_N = values_N < lowest
+        below = float(weights_N @ is_below_N)
+        places = np.flatnonzero(~is_below_N & (values_N <= highest))
+        between = weights_N[places]
+        if below < 0.5 * total <= below + between.sum():
+            return _at_half(values_N[places], between, below, total)
+    return _at_half(values_N, weights_N, 0.0, total)
+
+
+def _around_median(sample_N: FloatArray, weights_N: FloatArray) -> FloatArray:
+    """Return the values at `SAMPLE_SHARES` of a sample's weight."""
+    order = np.argsort(sample_N)
+    cumulated = np.cumsum(weights_N[order])
+    return np.asarray(sample_N[order[np.searchsorted(cumulated, cumulated[-1] * np.array(SAMPLE_SHARES))]])
+
+
+def _at_half(values_N: FloatArray, weights_N: FloatArray, below: float, total: float) -> float:
+    """Return the smallest value at which half of the total weight is reached, given the weight below all."""
+    order = np.argsort(values_N)
+    cumulated = below + np.cumsum(weights_N[order])
+    place = min(int(np.searchsorted(cumulated, 0.5 * total)), len(values_N) - 1)
+    return float(values_N[order[place]])

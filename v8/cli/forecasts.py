@@ -15,8 +15,8 @@ from v8.api.backtests import export
 from v8.api.export import OpenSource
 from v8.api.issuing import IssuedForecast, IssueResults, coverage_sentence, format_age, periods_ahead
 from v8.base.errors import SeriesError, V8Error, listed
-from v8.base.own_files import require_own
 from v8.base.process import quiet_start
+from v8.base.storage import require_own
 from v8.base.terminal import print_json, print_lines, print_message, print_reasons, print_table
 from v8.base.wording import ABSENT, Table, frame_csv, number, percent, plural
 from v8.cli.options import picture_file, require_picture

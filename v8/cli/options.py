@@ -12,8 +12,8 @@ from typer import Option
 
 from v8.base import annexes
 from v8.base.errors import ProfileError
-from v8.base.own_files import require_own
 from v8.base.registry import load_plugins
+from v8.base.storage import require_own
 from v8.cli.shared import no_folder, require_folder_of, require_one_of
 
 PluginOption = Annotated[list[str] | None, Option(metavar="FILE.py", help="A plug-in; repeat for more.")]

@@ -1,6 +1,6 @@
 """What commands share: flags, each declared once, how their values become objects of v8, and common work.
 
-`takes_options` makes the flags of a command from its options (`v8.base.options`): none lists them again.
+`takes_options` makes the flags of a command from its options (`v8.base.records`): none lists them again.
 
 Of `v8.cli` an annex imports this module alone (a contract in `setup.cfg`). What takes seconds to import is
 imported when it is called, so that `--help` and usage errors answer quickly.
@@ -23,11 +23,11 @@ from typer import Argument, Option
 
 from v8.base.errors import ProfileError
 from v8.base.hardware import process_variables, replacement_notice
-from v8.base.language import Language
 from v8.base.net import report_waiting
-from v8.base.options import Flag, Options
 from v8.base.process import command
+from v8.base.records import Flag, Options
 from v8.base.registry import advice
+from v8.base.wording import Language
 from v8.cli.usage import meant_word
 from v8.data.market.sources.source import CandleSource, OpenedSource, open_source
 from v8.profile.profile import TABLES_PLACE

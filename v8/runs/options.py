@@ -12,7 +12,7 @@ from pydantic import Field
 
 from v8.base import annexes
 from v8.base.errors import DataError, ProfileError, UnknownSeriesError, listed
-from v8.base.options import AtLeastOne, Flag, Options
+from v8.base.records import AtLeastOne, Flag, Options
 from v8.base.registry import Named, Registry, load_plugins, make_entries, read_list
 from v8.base.storage import home
 from v8.data.market.series import Series, load_universe, series_advice

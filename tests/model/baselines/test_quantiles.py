@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from v8.base.regression import weighted_median
+from v8.base.arrays import weighted_median
 from v8.model.baselines.ranges import conformal_widths, trusted_share
 from v8.profile.quantile_levels import outer
 

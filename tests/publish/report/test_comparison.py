@@ -27,7 +27,7 @@ from v8.annexes.comparison.page import (
 from v8.annexes.comparison.recommendation import advice, windows_note
 from v8.annexes.comparison.results import Comparison
 from v8.base.errors import ProfileError
-from v8.base.own_files import require_own
+from v8.base.storage import require_own
 
 SECONDS = {
     "candles": 0.5,

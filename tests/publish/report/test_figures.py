@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from v8.base.language import language
+from v8.base.wording import language
 from v8.forecaster.series_artifact import ForecastSample, SampledForecast
 from v8.model.baselines.baselines import BASELINES
 from v8.model.evaluation.evaluation import (

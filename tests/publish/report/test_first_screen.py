@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from evaluating import let_baselines_err
 
-from v8.base.language import language
+from v8.base.wording import language
 from v8.model.evaluation.leaderboard import rank_results, read_result
 from v8.model.evaluation.price_range import RangeCoverage
 from v8.publish.report.charts import plotly

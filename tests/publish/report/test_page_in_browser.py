@@ -13,8 +13,7 @@ import pytest
 from evaluating import let_baselines_err
 from pydantic import TypeAdapter
 
-from v8.base.language import language
-from v8.base.wording import number, spaced
+from v8.base.wording import language, number, spaced
 from v8.forecaster.series_artifact import ForecastSample, SampledForecast
 from v8.model.evaluation.evaluation import Evaluation
 from v8.model.evaluation.leaderboard import rank_results, read_result

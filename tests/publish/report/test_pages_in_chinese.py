@@ -18,8 +18,7 @@ from wandering import wandering
 from v8.annexes.comparison.page import comparison_page
 from v8.annexes.trading.page import trading_page, trading_section
 from v8.annexes.trading.rules import TradingTerms, evaluate_trading
-from v8.base.language import language
-from v8.base.wording import spaced
+from v8.base.wording import language, spaced
 from v8.forecaster.series_artifact import ForecastSample, SampledForecast
 from v8.model.baselines.baselines import BASELINES
 from v8.publish.report.backtest import backtest_page

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from v8.base.language import language
 from v8.base.storage import write_text
+from v8.base.wording import language
 from v8.model.evaluation.leaderboard import rank_results, read_result
 from v8.publish.report.markup import Html, element, plotly_library
 from v8.publish.report.page import MOST_IN_ONE_FILE, RunPage

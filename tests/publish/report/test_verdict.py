@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from v8.base.language import language
+from v8.base.wording import language
 from v8.model.evaluation.fold_losses import FoldLosses, TaskResult
 from v8.model.evaluation.leaderboard import LeaderboardRow, Verdict
 from v8.model.evaluation.significance import BaselineComparison

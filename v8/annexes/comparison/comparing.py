@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from v8.base.errors import ProfileError, listed
-from v8.base.options import AtLeastOne, Flag, Options
-from v8.base.own_files import FORECASTS_COLUMNS, require_own
 from v8.base.process import command
+from v8.base.records import AtLeastOne, Flag, Options
+from v8.base.storage import FORECASTS_COLUMNS, require_own
 from v8.data.market.series import Series
 from v8.data.market.sources.source import CandleSource, SeriesLister, open_source
 from v8.profile.profile import Profile, load_profile, profile_names, recorded_profile

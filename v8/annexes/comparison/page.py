@@ -32,12 +32,22 @@ from v8.annexes.comparison.results import (
     marked,
 )
 from v8.base.errors import ProfileError, listed
-from v8.base.language import language, say, term
-from v8.base.own_files import COMPARISON_COLUMNS
 from v8.base.reading import read_json_object
 from v8.base.records import check_format
-from v8.base.storage import write_json, write_text
-from v8.base.wording import ABSENT, Table, between, count, digits, duration, number, plural
+from v8.base.storage import COMPARISON_COLUMNS, write_json, write_text
+from v8.base.wording import (
+    ABSENT,
+    Table,
+    between,
+    count,
+    digits,
+    duration,
+    language,
+    number,
+    plural,
+    say,
+    term,
+)
 from v8.model.baselines.baselines import BASELINES
 from v8.profile.tasks import TASKS
 from v8.publish.report.figures import spread_figure

@@ -5,8 +5,7 @@ from typing import Final, NamedTuple
 
 from v8.annexes.comparison.results import PROJECTED_MODELS, Comparison, marked
 from v8.annexes.comparison.shared_errors import shared_windows_note
-from v8.base.language import say
-from v8.base.wording import duration
+from v8.base.wording import duration, say
 from v8.publish.report.figures import Dot, change_pct
 from v8.publish.report.verdict import relative_to_naive
 

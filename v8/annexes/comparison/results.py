@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import pandas as pd
 
 from v8.base.hardware import describe_machine, versions
-from v8.base.language import say
+from v8.base.wording import say
 from v8.model.networks.programs import ceiling_pct
 from v8.profile.profile import Profile
 from v8.profile.tasks import TASKS

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from v8.base.errors import ArtifactError
-from v8.base.language import say
+from v8.base.wording import say
 from v8.model.baselines.baselines import NAIVE
 from v8.model.evaluation.bootstrap import error_interval
 from v8.model.evaluation.evaluation import MODEL

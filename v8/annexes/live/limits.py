@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from v8.base.errors import ProfileError
-from v8.base.language import say
+from v8.base.wording import say
 from v8.data.market.series import Series
 from v8.model.evaluation.price_range import PriceRange
 

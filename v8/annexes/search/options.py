@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from pydantic import Field
 
 from v8.base.errors import ProfileError
-from v8.base.options import Flag, Options
 from v8.base.process import command
 from v8.base.reading import read_yaml
-from v8.base.records import Settings, checked, under_key
+from v8.base.records import Flag, Options, Settings, checked, under_key
 from v8.base.registry import require_package
 from v8.data.market.sources.source import open_source
 from v8.profile.profile import Profile, config_path, key_places, load_profile, profile_names

@@ -11,8 +11,8 @@ from v8.api.progress import ProgressLines
 from v8.api.runs import RawCandles, profile_file, source_of
 from v8.base.child import run_in_child, send_message
 from v8.base.hardware import process_variables
-from v8.base.options import AtLeastOne
 from v8.base.process import command, watch_interrupts
+from v8.base.records import AtLeastOne
 from v8.profile.profile import Profile, load_profile
 from v8.runs.options import NumBars, NumFolds
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from v8.base.options import Flag
+from v8.base.records import Flag
 from v8.runs.options import ModelsOptions
 
 if TYPE_CHECKING:  # usage errors are reported before this is imported

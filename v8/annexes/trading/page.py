@@ -21,9 +21,8 @@ from v8.annexes.trading.rules import (
     RuleResult,
     TradingResults,
 )
-from v8.base.language import language, say, term
 from v8.base.storage import write_json, write_text
-from v8.base.wording import ABSENT, Table, between, column, frame_csv, p_value, plural
+from v8.base.wording import ABSENT, Table, between, column, frame_csv, language, p_value, plural, say, term
 from v8.model.evaluation.evaluation import MODEL
 from v8.model.evaluation.significance import BEATS, LOSES, UNKNOWN, ComparisonResult, is_equal
 from v8.publish.report.charts import LINES, Chart, Json, axis, line

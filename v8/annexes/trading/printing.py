@@ -6,8 +6,8 @@ from pathlib import Path
 from v8.annexes.trading import page as trading_report
 from v8.annexes.trading.rules import TradingResults, TradingTerms
 from v8.annexes.trading.study import finish_trading
-from v8.base.language import language
 from v8.base.terminal import print_lines, print_page, print_table
+from v8.base.wording import language
 from v8.cli.shared import settle_process
 from v8.data.market.sources.source import CandleSource, OpenedSource
 from v8.publish.report.markup import DEMO_WARNING, Html, join

@@ -40,11 +40,10 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from v8.base.arrays import MAX_STEPS_AGAIN, FloatArray, float32_step
+from v8.base.arrays import MAX_STEPS_AGAIN, FloatArray, float32_step, least_absolute_errors, weighted_median
 from v8.base.errors import SeriesError
 from v8.base.reading import read_yaml
 from v8.base.registry import Named, Registry, read_descriptions
-from v8.base.regression import least_absolute_errors, weighted_median
 from v8.data.market.series import iso
 from v8.data.windows.scaling import Scaling
 from v8.data.windows.span import WINDOWS_AT_ONCE, PastSpan, Span

@@ -49,8 +49,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from v8.base.arrays import FloatArray
-from v8.base.regression import fit_without, least_absolute_errors, least_squares, weighted_median
+from v8.base.arrays import FloatArray, fit_without, least_absolute_errors, least_squares, weighted_median
 from v8.data.windows.span import Span, undersampled_waves
 from v8.model.baselines.paths import MIRRORED, mirrored_path_quantiles
 from v8.profile.columns import (

@@ -11,9 +11,21 @@ from statistics import fmean
 from typing import Final
 
 from v8.base.errors import MAX_LISTED
-from v8.base.language import language, say, term
 from v8.base.storage import write_json, write_text
-from v8.base.wording import ABSENT, Table, between, digits, number, p_value, percent, plural, spaced
+from v8.base.wording import (
+    ABSENT,
+    Table,
+    between,
+    digits,
+    language,
+    number,
+    p_value,
+    percent,
+    plural,
+    say,
+    spaced,
+    term,
+)
 from v8.model.evaluation import fold_losses
 from v8.model.evaluation.bootstrap import ErrorInterval
 from v8.model.evaluation.fold_losses import CellGroup, TaskResult

@@ -5,9 +5,8 @@ from typing import Any, Final
 
 import pandas as pd
 
-from v8.base.language import say, term
 from v8.base.storage import packaged
-from v8.base.wording import ABSENT, Table, between, number, p_value, spaced
+from v8.base.wording import ABSENT, Table, between, number, p_value, say, spaced, term
 from v8.model.baselines.baselines import BASELINES, NAIVE
 from v8.profile.tasks import TASKS
 from v8.publish.report.figures import Dot, change_pct, spread_figure

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from v8.base.language import say, term
+from v8.base.wording import say, term
 from v8.data.market.candles import price_decimals, simulated_price_decimals
 from v8.forecaster.series_artifact import ForecastSample, SampledForecast
 from v8.profile.columns import CLOSE, OHLC, TASK_OHLC

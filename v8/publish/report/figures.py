@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, Self
 import numpy as np
 import pandas as pd
 
-from v8.base.language import say, term
+from v8.base.wording import say, term
 from v8.data.features import compute_columns
 from v8.data.market.candles import Candles
 from v8.forecaster.series_artifact import ForecastSample, Rows

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from v8.base.errors import listed
-from v8.base.language import say, term
-from v8.base.wording import ABSENT, count, moment, percent
+from v8.base.wording import ABSENT, count, moment, percent, say, term
 from v8.data.market.series import iso
 from v8.forecaster.series_artifact import ForecastSample
 from v8.model.baselines.baselines import BASELINES, NAIVE

@@ -24,10 +24,8 @@ from functools import cache
 from types import MappingProxyType
 from typing import Final
 
-from v8.base.language import chosen, say, term
-from v8.base.own_files import PAGE_GENERATOR
-from v8.base.storage import packaged
-from v8.base.wording import Table
+from v8.base.storage import PAGE_GENERATOR, packaged
+from v8.base.wording import Table, chosen, say, term
 from v8.publish.report.charts import DARK, LIGHT, NAMED, Chart, plotly
 
 DEMO_WARNING: Final = "Simulated market: these numbers say nothing about real coins."

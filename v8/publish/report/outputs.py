@@ -18,9 +18,9 @@ from typing import Any, Final
 import pandas as pd
 
 from v8.base.errors import ArtifactError, StorageError, V8Error
-from v8.base.language import LANGUAGES, chosen, language
 from v8.base.process import command
 from v8.base.storage import Pace, write_json, write_text
+from v8.base.wording import LANGUAGES, chosen, language
 from v8.forecaster.metadata import METADATA_FILE
 from v8.forecaster.series_artifact import (
     FORECASTS_FILE,

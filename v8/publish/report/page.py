@@ -1,7 +1,7 @@
 """The report of a run as one self-contained page, `report.html`, and the leaderboard of any page.
 
 All text passes through `v8.publish.report.markup`, which escapes it and builds the page: `filled` puts parts
-into a template, `element` makes one tag. `say` translates a sentence and `term` a word (`v8.base.language`).
+into a template, `element` makes one tag. `say` translates a sentence and `term` a word (`v8.base.wording`).
 Every series has a folded section (`v8.publish.report.series_section`).
 """
 
@@ -12,8 +12,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from v8.base.errors import listed
-from v8.base.language import say, term
-from v8.base.wording import ABSENT, Table, duration, epochs, number, p_value, percent
+from v8.base.wording import ABSENT, Table, duration, epochs, number, p_value, percent, say, term
 from v8.forecaster.series_artifact import ForecastSample
 from v8.model.baselines.baselines import BASELINES, NAIVE
 from v8.model.evaluation.bootstrap import ErrorInterval

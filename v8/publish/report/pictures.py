@@ -20,8 +20,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from v8.base.errors import ArtifactError
-from v8.base.own_files import PICTURE_SOFTWARE
-from v8.base.storage import write_bytes
+from v8.base.storage import PICTURE_SOFTWARE, write_bytes
 from v8.data.market.candles import Candles
 from v8.forecaster.series_artifact import ForecastSample
 from v8.model.evaluation.leaderboard import LeaderboardRow

@@ -16,11 +16,23 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from v8.base.language import chosen, say, term
 from v8.base.reading import MAX_FILE_BYTES, open_given, read_given
 from v8.base.storage import digest_bytes, write_text
 from v8.base.version import VERSION
-from v8.base.wording import ABSENT, Table, count, duration, moment, number, p_value, percent, spaced
+from v8.base.wording import (
+    ABSENT,
+    Table,
+    chosen,
+    count,
+    duration,
+    moment,
+    number,
+    p_value,
+    percent,
+    say,
+    spaced,
+    term,
+)
 from v8.data.windows.dataset import SPANS, WindowCounts
 from v8.forecaster.metadata import HISTORY_FILE, METADATA_FILE
 from v8.forecaster.series_artifact import FORECASTS_FILE, ForecastSample

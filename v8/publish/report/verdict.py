@@ -10,8 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from v8.base.language import say, term
-from v8.base.wording import percent, spaced
+from v8.base.wording import percent, say, spaced, term
 from v8.model.baselines.baselines import BASELINES, NAIVE
 from v8.model.evaluation.bootstrap import ErrorInterval, error_interval
 from v8.model.evaluation.fold_losses import FoldLosses, TaskResult

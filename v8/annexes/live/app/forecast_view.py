@@ -28,8 +28,20 @@ from v8.annexes.live.app.tiles import (
 from v8.annexes.live.limits import RANGE_AHEAD, values_of
 from v8.api.issuing import IssuedForecast, coverage_sentence
 from v8.base.errors import listed
-from v8.base.language import LANGUAGES, chosen, language, say, term
-from v8.base.wording import ABSENT, Table, count, duration, moment, percent, spaced
+from v8.base.wording import (
+    ABSENT,
+    LANGUAGES,
+    Table,
+    chosen,
+    count,
+    duration,
+    language,
+    moment,
+    percent,
+    say,
+    spaced,
+    term,
+)
 from v8.data.market.series import iso
 from v8.model.evaluation.leaderboard import LeaderboardRow
 from v8.profile.columns import BAND_PERIOD_BARS, CLOSE, HIGH, LOW, TOTAL_RANGE, VOLATILITY, WAVE_COLUMNS

@@ -33,8 +33,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from v8.annexes.live.app.answers import encode_json, error_json
 from v8.annexes.live.app.page import error_page
 from v8.base.errors import ProfileError, shown
-from v8.base.language import LANGUAGES, language, preferred
 from v8.base.storage import packaged
+from v8.base.wording import LANGUAGES, language, preferred
 
 LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 MAX_CONCURRENT_REQUESTS: Final = 128  # requests that are answered or wait at the same time

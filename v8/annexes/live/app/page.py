@@ -23,8 +23,8 @@ from v8.annexes.live.app.tiles import (
 )
 from v8.annexes.live.limits import KINDS, sentence_of, title_of
 from v8.api.issuing import coverage_sentence, periods_ahead
-from v8.base.language import ENGLISH, chosen, say, term
 from v8.base.storage import digest_bytes
+from v8.base.wording import ENGLISH, chosen, say, term
 from v8.data.market.series import Series
 from v8.model.evaluation.price_range import pooled
 from v8.publish.report.markup import Html, element, filled, join

@@ -8,9 +8,8 @@ from v8.annexes.live.app.places import (
 from v8.annexes.live.ledger.coverage import DailyCoverage
 from v8.annexes.live.ledger.entries import ForecastCounts
 from v8.annexes.live.ledger.record import MIN_DAYS, LiveRecord, LiveTask, own_baseline_sentence
-from v8.base.language import say
 from v8.base.process import command
-from v8.base.wording import ABSENT, Table, count, percent, plural
+from v8.base.wording import ABSENT, Table, count, percent, plural, say
 from v8.data.market.series import Series, iso
 from v8.data.market.sources.live import LiveSource
 from v8.profile.tasks import TASKS

@@ -51,9 +51,9 @@ from v8.annexes.live.app.places import is_demo
 from v8.annexes.live.app.record_part import record_part, whole_record_part
 from v8.annexes.live.app.tiles import Selection, error_paragraph, tile_list
 from v8.base.errors import DataError, ProfileError, V8Error
-from v8.base.language import language
 from v8.base.process import stop_signals_handled_by
 from v8.base.storage import digest_bytes, packaged
+from v8.base.wording import language
 from v8.data.market.series import Series
 from v8.publish.report.markup import STYLE, TOUCH, Html, join
 

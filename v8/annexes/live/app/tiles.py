@@ -16,8 +16,7 @@ import numpy as np
 from v8.annexes.live.app import answers
 from v8.annexes.live.app.places import ModelSnapshot
 from v8.base.arrays import FloatArray
-from v8.base.language import chosen, say, term
-from v8.base.wording import ABSENT, moment
+from v8.base.wording import ABSENT, chosen, moment, say, term
 from v8.data.market.series import Series, iso
 from v8.model.evaluation.leaderboard import LeaderboardRow
 from v8.publish.report.markup import DEMO_WARNING, Html, element, join

@@ -28,10 +28,9 @@ import requests
 from v8.annexes.live.limits import sentence_of
 from v8.base.errors import ProfileError
 from v8.base.http_client import BROKEN, HttpClient, TimeLimits, TransientError, trouble_of
-from v8.base.language import say
 from v8.base.registry import require_package
 from v8.base.safe_text import keep_secret, without_secrets
-from v8.base.wording import plural
+from v8.base.wording import plural, say
 from v8.data.market.sources.downloads import PATIENCE
 
 SECRET_VARIABLE: Final = "V8_POST_SECRET"  # noqa: S105 - its name

@@ -46,8 +46,7 @@ from v8.annexes.live.ledger.coverage import (
 from v8.annexes.live.ledger.database import Ledger
 from v8.annexes.live.ledger.entries import ForecastCounts, Issuer, ScoredForecasts, level_of
 from v8.base.errors import listed
-from v8.base.language import say
-from v8.base.wording import Table, number, p_value, percent, plural
+from v8.base.wording import Table, number, p_value, percent, plural, say
 from v8.data.market.series import Series, iso
 from v8.model.baselines.baselines import NAIVE, reference_baseline
 from v8.model.evaluation.board import Comparison, SharedLosses, Target, comparison_rows
