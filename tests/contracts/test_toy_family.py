@@ -26,7 +26,7 @@ from v8.model.networks.networks import build_network, counterparts
 from v8.model.networks.programs import training_flop_per_window
 from v8.model.networks.stacked_layers import TWINS, StackedLayer, twin_of
 from v8.profile.families import FAMILIES
-from v8.profile.families.family import Family, Layers, NetworkSettings, NetworkShape, Units, dense_flop
+from v8.profile.family import Family, Layers, NetworkSettings, NetworkShape, Units, dense_flop
 from v8.profile.profile import Profile, config_path, load_profile
 from v8.runs.events import RunObserver
 from v8.runs.local import InProcessEngine

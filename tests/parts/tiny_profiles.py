@@ -11,7 +11,7 @@ from v8.data.market.series import Series
 from v8.data.market.sources.source import open_source
 from v8.data.windows.dataset import SeriesData, prepare_series, table_columns
 from v8.profile.families import FAMILIES
-from v8.profile.families.family import TeacherForcingSettings
+from v8.profile.family import TeacherForcingSettings
 from v8.profile.profile import Profile, load_profile
 
 TINY_NETWORKS: dict[str, dict[str, Any]] = {

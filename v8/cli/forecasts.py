@@ -25,8 +25,16 @@ from v8.data.market.series import iso
 from v8.forecaster.shared_models import require_onnx_packages
 from v8.model.evaluation.price_range import RANGE_SHARE, pooled
 from v8.model.evaluation.significance import BEATS, LOSES
-from v8.profile.columns import BAND_PERIOD_BARS, CLOSE, OPEN_TIME, TOTAL_RANGE, VOLATILITY
-from v8.profile.quantile_levels import interval_names, intervals, quantile_column
+from v8.profile.columns import (
+    BAND_PERIOD_BARS,
+    CLOSE,
+    OPEN_TIME,
+    TOTAL_RANGE,
+    VOLATILITY,
+    interval_names,
+    intervals,
+    quantile_column,
+)
 from v8.profile.tasks import is_share
 from v8.publish.hub.opening import is_repository
 

@@ -62,9 +62,8 @@ from v8.forecaster.shared_models import KERAS, ONNX, SharedModels
 from v8.model.baselines.ranges import PATH_LAYERS, SEED, drawn_paths
 from v8.model.evaluation.price_range import PriceRange, range_of
 from v8.model.networks.published import Forecasts, forecast_windows, split_outputs
-from v8.profile.columns import CLOSE, OHLC, OPEN_TIME
+from v8.profile.columns import CLOSE, MEDIAN, OHLC, OPEN_TIME, quantile_column
 from v8.profile.indicators import FeatureSet
-from v8.profile.quantile_levels import MEDIAN, quantile_column
 
 PATH: Final = "path"  # index level of simulated candles: number of the path, from 0
 

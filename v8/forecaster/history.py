@@ -20,8 +20,7 @@ from v8.data.features import FeatureTable
 from v8.data.market.candles import Candles
 from v8.data.market.series import Series, iso
 from v8.model.networks.published import FORECAST_BATCH, Forecasts
-from v8.profile.columns import OPEN_TIME
-from v8.profile.quantile_levels import MEDIAN, quantile_column
+from v8.profile.columns import MEDIAN, OPEN_TIME, quantile_column
 from v8.profile.tasks import TASKS
 
 FRAME: Final = "a frame"  # name of the source of candles in a table in memory

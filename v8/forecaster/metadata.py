@@ -40,7 +40,7 @@ from v8.model.baselines.baselines import reference_baseline
 from v8.model.evaluation.evaluation import Evaluation, QuantileEvaluation
 from v8.model.evaluation.leaderboard import SeriesResult, Verdicts, read_result, references, verdicts_of
 from v8.model.evaluation.price_range import RangeCoverage
-from v8.profile import quantile_levels
+from v8.profile.columns import fault_of_levels, quantile_output
 from v8.profile.formulas import ANCHORED_KINDS
 from v8.profile.indicators import FEATURES, ancestry, definitions, fault_of, is_of_package, warmup_bars
 from v8.profile.profile import Profile, ProfileName, recorded_profile, recorded_tables
@@ -225,7 +225,7 @@ class Metadata:
             num_columns = len(TASKS[task].columns)
             outputs[task] = (self.horizon_bars, num_columns)
             if num_levels:
-                outputs[quantile_levels.quantile_output(task)] = (self.horizon_bars, num_levels, num_columns)
+                outputs[quantile_output(task)] = (self.horizon_bars, num_levels, num_columns)
         return ModelShapes((self.lookback_bars, len(self.features)), outputs)
 
     @property
@@ -535,7 +535,7 @@ def contradictions_in(metadata: Metadata) -> list[str]:
         "profile.lookback_bars": profile.lookback_bars in (None, metadata.lookback_bars),
         "profile.horizon_bars": profile.horizon_bars in (None, metadata.horizon_bars),
         "profile.features": profile.features in (None, tuple(metadata.names)),
-        "profile.quantiles": not profile.quantiles or quantile_levels.fault_of(profile.quantiles) is None,
+        "profile.quantiles": not profile.quantiles or fault_of_levels(profile.quantiles) is None,
     }
     for name, task in metadata.tasks.items():
         is_consistent[f"tasks.{name}"] = name in TASKS and task.columns == TASKS[name].columns

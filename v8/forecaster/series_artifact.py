@@ -47,8 +47,7 @@ from v8.model.baselines.baselines import NAIVE
 from v8.model.evaluation.leaderboard import Verdict, Verdicts
 from v8.model.evaluation.significance import ALPHA, LOSES, min_windows
 from v8.model.training.progress import EpochRecord
-from v8.profile.columns import TASK_OHLC, neighbours
-from v8.profile.quantile_levels import fault_of, percent_of, quantile_output
+from v8.profile.columns import TASK_OHLC, fault_of_levels, neighbours, percent_of, quantile_output
 from v8.profile.tasks import TASKS
 
 README_FILE: Final = "README.md"
@@ -212,7 +211,7 @@ def _is_consistent(sample: ForecastSample) -> bool:
     levels = sample.levels
     num_rows = len(sample.open_time_s)
     horizons = {len(rows) for forecast in sample.issued for rows in forecast.values.values()}
-    if TASK_OHLC not in columns or len(horizons) != 1 or (levels and fault_of(levels)):
+    if TASK_OHLC not in columns or len(horizons) != 1 or (levels and fault_of_levels(levels)):
         return False
     (horizon,) = horizons
 

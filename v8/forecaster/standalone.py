@@ -16,9 +16,8 @@ from typing import Final
 from v8.base.storage import packaged
 from v8.base.version import VERSION
 from v8.forecaster.metadata import Metadata
-from v8.profile.columns import OHLCV, OPEN_TIME, is_raw_column, neighbours, split_origin
+from v8.profile.columns import MEDIAN, OHLCV, OPEN_TIME, is_raw_column, neighbours, percent_of, split_origin
 from v8.profile.indicators import FEATURES, ancestry, formula_of, is_of_package, warmup_bars
-from v8.profile.quantile_levels import MEDIAN, percent_of
 
 FEATURES_FILE: Final = "features.py"
 

@@ -26,8 +26,15 @@ from v8.base.storage import digest_json, packaged_yaml
 from v8.profile import columns as c
 from v8.profile import formulas, ta_features
 from v8.profile.columns import is_covariate, is_raw_column, split_origin, with_origin
-from v8.profile.examination import BAR_S, first_lookahead_row, first_unstable_row, synthetic_market
-from v8.profile.formulas import Feature, Formula, Kind
+from v8.profile.formulas import (
+    BAR_S,
+    Feature,
+    Formula,
+    Kind,
+    first_lookahead_row,
+    first_unstable_row,
+    synthetic_market,
+)
 from v8.profile.ta_features import RESOLUTION
 
 HISTORY_WEIGHT: Final = 1e-6  # largest weight of the rows before the warm-up in a recursive indicator

@@ -24,9 +24,8 @@ from v8.base.storage import digest_json, expanded
 from v8.profile import columns as c
 from v8.profile import indicators
 from v8.profile.families import FAMILIES
-from v8.profile.families.family import Family, NetworkOutputs, NetworkSettings, NetworkShape
+from v8.profile.family import Family, NetworkOutputs, NetworkSettings, NetworkShape
 from v8.profile.formulas import ANCHORED_KINDS
-from v8.profile.quantile_levels import fault_of
 from v8.profile.settings import SplitSettings, TableSettings, TaskSettings, TrainingSettings
 from v8.profile.tasks import TASKS
 
@@ -92,6 +91,10 @@ def _fault_of_tasks(tasks: dict[str, TaskSettings]) -> str | None:
     return None
 
 
+def _fault_of_quantiles(levels: tuple[float, ...]) -> str | None:
+    return c.fault_of_levels(levels) if levels else None
+
+
 class _CheckedModel(type(pydantic.BaseModel)):  # type: ignore[misc]
     """Makes `Profile(...)` raise a `ProfileError` instead of pydantic's own error."""
 
@@ -133,7 +136,7 @@ class Profile(Settings, metaclass=_CheckedModel):
     calibration: Literal["ensemble", "none"]
     """`ensemble` averages the network's forecasts with a regression on past ranges and the hour, and with
     medians of simulated paths, with weights that are fitted to the validation span; `none` does not."""
-    quantiles: Annotated[tuple[float, ...], refusing(lambda levels: levels and fault_of(levels))] = ()
+    quantiles: Annotated[tuple[float, ...], refusing(_fault_of_quantiles)] = ()
     """Quantile levels between 0 and 1 that are forecast, too; the point forecast is the median."""
     covariates: tuple[TableSettings, ...] = ()
     """Tables of the user, from which features named `csv.COLUMN` come. Features of other series, such as

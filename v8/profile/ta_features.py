@@ -19,7 +19,7 @@ can be any numbers, so the answers cannot be tabulated):
    different in every table.
 2. Does every candle have a value?
 3. Are the values of the first candles bit-identical when they are computed again, and with any later candles
-   (`v8.profile.examination`)? If not, the output is refused.
+   (`v8.profile.formulas`)? If not, the output is refused.
 4. How does it change when all prices, or all volumes, double? This shows its unit, and how to scale it.
 
 The version of the package is part of a feature's digest: a model trained with another one refuses to
@@ -39,8 +39,16 @@ import numpy as np
 from v8.base.arrays import FloatArray
 from v8.base.registry import nearest, suggestion_clause
 from v8.profile.columns import HIGH, LOW, OHLC, OHLCV, OPEN_TIME, VOLUME
-from v8.profile.examination import Market, first_lookahead_row, first_unstable_row, synthetic_market
-from v8.profile.formulas import Feature, Formula, Kind, windows
+from v8.profile.formulas import (
+    Feature,
+    Formula,
+    Kind,
+    Market,
+    first_lookahead_row,
+    first_unstable_row,
+    synthetic_market,
+    windows,
+)
 
 PACKAGE: Final = "ta"
 PREFIX: Final = f"{PACKAGE}."

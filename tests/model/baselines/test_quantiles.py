@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from v8.base.arrays import weighted_median
 from v8.model.baselines.ranges import conformal_widths, trusted_share
-from v8.profile.quantile_levels import outer
+from v8.profile.columns import outer
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 

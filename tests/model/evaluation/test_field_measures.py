@@ -13,7 +13,7 @@ import pytest
 
 from v8.model.evaluation.bootstrap import confidence_set, confidence_set_p_values, sampled_means
 from v8.model.evaluation.metrics import interval_scores, mincer_zarnowitz, qlike, wilson_interval
-from v8.profile.quantile_levels import pinball
+from v8.profile.columns import pinball
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)

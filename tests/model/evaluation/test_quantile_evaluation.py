@@ -15,7 +15,7 @@ from v8.model.baselines.baselines import BASELINES
 from v8.model.evaluation.evaluation import QuantileEvaluation, evaluate_quantiles
 from v8.model.evaluation.metrics import QuantileErrors, measure_quantiles
 from v8.model.evaluation.significance import diebold_mariano, min_windows
-from v8.profile.quantile_levels import interval_names
+from v8.profile.columns import interval_names
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 

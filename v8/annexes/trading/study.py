@@ -43,9 +43,8 @@ from v8.data.windows.span import Span
 from v8.forecaster.forecaster import Forecaster
 from v8.model.baselines.baselines import BASELINES, Baseline
 from v8.model.evaluation.evaluation import MODEL
-from v8.profile.columns import BAR_RANGE, CLOSE, OHLC, TASK_OHLC, TASK_RANGE
+from v8.profile.columns import BAR_RANGE, CLOSE, OHLC, TASK_OHLC, TASK_RANGE, intervals, nominal
 from v8.profile.formulas import RANGE_TO_VARIANCE
-from v8.profile.quantile_levels import intervals, nominal
 from v8.profile.tasks import OHLC_TASK, RANGE_TASK
 
 FORMULAS: Final = ("ewma", "har", "log_har_clock", "range_paths")

@@ -48,10 +48,9 @@ from v8.data.market.series import iso
 from v8.data.windows.scaling import Scaling
 from v8.data.windows.span import WINDOWS_AT_ONCE, PastSpan, Span
 from v8.model.baselines import econometric, ranges
-from v8.profile.columns import BAND_PERIOD_BARS, CLOSE, OHLC, RANGE_BARS, TASK_OHLC
+from v8.profile.columns import BAND_PERIOD_BARS, CLOSE, MEDIAN, OHLC, RANGE_BARS, TASK_OHLC
 from v8.profile.formulas import FLOOR_SHARE, recent_range
 from v8.profile.profile import config_path
-from v8.profile.quantile_levels import MEDIAN
 from v8.profile.tasks import BANDS_TASK, TASKS, Closes, future_weights
 
 TaskForecasts: TypeAlias = Mapping[str, FloatArray]

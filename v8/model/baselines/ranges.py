@@ -56,19 +56,21 @@ from v8.profile.columns import (
     CLOSE,
     HIGH,
     LOW,
+    MEDIAN,
     OHLC,
     OPEN_TIME,
     RANGE_BARS,
     RECENT_RANGE,
     TASK_OHLC,
     WAVE_COLUMNS,
+    apart,
+    outer,
     range_column,
     split_wave,
 )
 from v8.profile.formulas import FLOOR_SHARE, PERIODS_S, RANGE_TO_VARIANCE
 from v8.profile.indicators import computed_rows
 from v8.profile.profile import Profile
-from v8.profile.quantile_levels import MEDIAN, apart, outer
 from v8.profile.tasks import (
     TASKS,
     Closes,

@@ -53,8 +53,7 @@ from v8.model.evaluation.significance import (
     is_equal,
     min_windows,
 )
-from v8.profile.columns import TASK_OHLC
-from v8.profile.quantile_levels import interval_names, intervals
+from v8.profile.columns import TASK_OHLC, interval_names, intervals
 from v8.profile.tasks import TASKS
 
 MODEL: Final = "model"

@@ -39,10 +39,9 @@ from v8.base.records import Count, Number, Word
 from v8.base.wording import number
 from v8.data.windows.span import Span
 from v8.model.evaluation.significance import diebold_mariano, num_effective
-from v8.profile.columns import CLOSE, OHLC, TASK_OHLC, split_origin
+from v8.profile.columns import CLOSE, OHLC, TASK_OHLC, intervals, pinball, split_origin
 from v8.profile.formulas import ANCHORED_KINDS
 from v8.profile.indicators import FEATURES
-from v8.profile.quantile_levels import intervals, pinball
 from v8.profile.tasks import TASKS
 
 Z_95: Final = 1.959963984540054

@@ -59,7 +59,7 @@ from v8.model.networks.stacked_layers import (
     StackedLSTM,
 )
 from v8.profile.columns import OHLC
-from v8.profile.families.family import HEAD_PREFIX, Layers, TeacherForcingSettings
+from v8.profile.family import HEAD_PREFIX, Layers, TeacherForcingSettings
 from v8.profile.profile import Profile, network_outputs
 
 SEEDS_A_NETWORK = 1_000  # seeds reserved for the draws of one network: neighbouring seeds share none

@@ -49,15 +49,18 @@ from v8.profile.columns import (
     CLOSE,
     HIGH,
     LOW,
+    MEDIAN,
     OHLC,
     RECENT_RANGE,
+    apart,
+    outer,
+    quantile_output,
     range_column,
     split_origin,
     with_origin,
 )
 from v8.profile.formulas import RANGE_TO_VARIANCE
 from v8.profile.profile import Profile
-from v8.profile.quantile_levels import MEDIAN, apart, outer, quantile_output
 from v8.profile.tasks import TASKS, Closes, naive_closes
 
 CONSTANTS = "constants"  # name of the layer with the constants of the scaling

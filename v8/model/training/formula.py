@@ -25,9 +25,8 @@ from v8.model.baselines.ranges import NUM_PATHS, PATH_LAYERS, fit_range_paths
 from v8.model.networks import serving
 from v8.model.networks.published import PublishedModel
 from v8.model.training.trainer import FleetMember, FleetResults, TrainingResult
-from v8.profile.columns import BAND_PERIOD_BARS, CLOSE, HIGH, LOW, OHLC, RANGE_BARS
+from v8.profile.columns import BAND_PERIOD_BARS, CLOSE, HIGH, LOW, MEDIAN, OHLC, RANGE_BARS
 from v8.profile.profile import Profile
-from v8.profile.quantile_levels import MEDIAN
 
 FLOORS: Final = "floors"
 """Name of the layer with the smallest deviation and the smallest forecast volatility."""

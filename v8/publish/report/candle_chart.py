@@ -13,8 +13,7 @@ import numpy as np
 from v8.base.wording import say, term
 from v8.data.market.candles import price_decimals, simulated_price_decimals
 from v8.forecaster.series_artifact import ForecastSample, SampledForecast
-from v8.profile.columns import CLOSE, OHLC, TASK_OHLC
-from v8.profile.quantile_levels import interval_names, intervals
+from v8.profile.columns import CLOSE, OHLC, TASK_OHLC, interval_names, intervals
 from v8.profile.tasks import TASKS, Task
 from v8.publish.report.markup import Html, element, join
 

@@ -32,8 +32,7 @@ from v8.model.evaluation.leaderboard import (
 from v8.model.evaluation.metrics import importance_rows
 from v8.model.evaluation.price_range import RANGE_SHARE, pooled
 from v8.model.evaluation.significance import ALPHA
-from v8.profile.columns import is_covariate, neighbours
-from v8.profile.quantile_levels import interval_names
+from v8.profile.columns import interval_names, is_covariate, neighbours
 from v8.profile.tasks import TASKS
 from v8.publish.report.verdict import baseline_in_words, best_baselines_in_words, verdict
 from v8.runs.run_folder import RUN_FILE, RunRecord

@@ -19,8 +19,20 @@ from v8.model.baselines.baselines import BASELINES, NAIVE
 from v8.model.evaluation.evaluation import MODEL, Evaluation, QuantileEvaluation
 from v8.model.evaluation.leaderboard import LeaderboardRow, TrainingHistory, compared, median
 from v8.model.evaluation.significance import is_equal
-from v8.profile.columns import BB_LOWER, BB_UPPER, CLOSE, HIGH, LOW, OHLC, TASK_OHLC
-from v8.profile.quantile_levels import intervals, levels_of, nominal, percent_of, quantile_column
+from v8.profile.columns import (
+    BB_LOWER,
+    BB_UPPER,
+    CLOSE,
+    HIGH,
+    LOW,
+    OHLC,
+    TASK_OHLC,
+    intervals,
+    levels_of,
+    nominal,
+    percent_of,
+    quantile_column,
+)
 from v8.profile.tasks import TASKS, Task
 from v8.publish.report import charts
 from v8.publish.report.charts import Chart, Json, axis, rule

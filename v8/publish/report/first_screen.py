@@ -16,7 +16,7 @@ from v8.model.evaluation.bootstrap import ErrorInterval
 from v8.model.evaluation.leaderboard import BEST, LeaderboardRow, compared
 from v8.model.evaluation.price_range import RANGE_SHARE, RangeCoverage, pooled
 from v8.model.evaluation.significance import ALPHA, is_equal
-from v8.profile.quantile_levels import interval_names
+from v8.profile.columns import interval_names
 from v8.profile.tasks import TASKS
 from v8.publish.report import figures
 from v8.publish.report.candle_chart import candle_chart

@@ -44,7 +44,7 @@ from v8.model.evaluation.leaderboard import (
 )
 from v8.model.evaluation.metrics import Importance, StepDirection, importance_rows
 from v8.model.evaluation.price_range import RANGE_SHARE, RangeCoverage
-from v8.profile.quantile_levels import interval_names, percent_of
+from v8.profile.columns import interval_names, percent_of
 from v8.profile.tasks import TASKS
 from v8.publish.report import figures
 from v8.publish.report.candle_chart import candle_chart

@@ -21,8 +21,18 @@ from v8.data.market.candles import Candles
 from v8.data.market.series import iso
 from v8.data.market.sources.source import CandleSource
 from v8.model.evaluation.price_range import range_json
-from v8.profile.columns import BB_LOWER, BB_UPPER, CLOSE, OHLC, TASK_OHLC, VOLATILITY
-from v8.profile.quantile_levels import MEDIAN, interval_names, intervals, quantile_column
+from v8.profile.columns import (
+    BB_LOWER,
+    BB_UPPER,
+    CLOSE,
+    MEDIAN,
+    OHLC,
+    TASK_OHLC,
+    VOLATILITY,
+    interval_names,
+    intervals,
+    quantile_column,
+)
 
 NUM_BARS: Final = 500  # candles of a chart: five days of 15m bars, three weeks of hours
 _COMPUTED: Final = (BB_UPPER, BB_LOWER, VOLATILITY)

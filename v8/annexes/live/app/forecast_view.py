@@ -44,8 +44,18 @@ from v8.base.wording import (
 )
 from v8.data.market.series import iso
 from v8.model.evaluation.leaderboard import LeaderboardRow
-from v8.profile.columns import BAND_PERIOD_BARS, CLOSE, HIGH, LOW, TOTAL_RANGE, VOLATILITY, WAVE_COLUMNS
-from v8.profile.quantile_levels import interval_names, intervals, quantile_column
+from v8.profile.columns import (
+    BAND_PERIOD_BARS,
+    CLOSE,
+    HIGH,
+    LOW,
+    TOTAL_RANGE,
+    VOLATILITY,
+    WAVE_COLUMNS,
+    interval_names,
+    intervals,
+    quantile_column,
+)
 from v8.profile.tasks import is_share
 from v8.publish.report.first_screen import row_of_cards, task_cards
 from v8.publish.report.markup import Html, element, facts, filled, join, shown_table

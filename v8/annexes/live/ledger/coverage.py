@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from v8.annexes.live.ledger.entries import ActualValues, Issuer
 from v8.model.evaluation.metrics import MIN_WIDTH
+from v8.profile.columns import MEDIAN, interval_names, intervals
 from v8.profile.formulas import DAY_S
-from v8.profile.quantile_levels import MEDIAN, interval_names, intervals
 
 
 @dataclass(frozen=True)

@@ -32,11 +32,10 @@ from v8.model.baselines.baselines import NAIVE
 from v8.model.evaluation.evaluation import MODEL
 from v8.model.evaluation.metrics import in_returns
 from v8.model.evaluation.price_range import PriceRange, range_json
-from v8.profile.columns import CLOSE
+from v8.profile.columns import CLOSE, MEDIAN, pinball, quantile_column
 from v8.profile.formulas import DAY_S
 from v8.profile.indicators import warmup_bars
 from v8.profile.profile import ProfileName
-from v8.profile.quantile_levels import MEDIAN, pinball, quantile_column
 from v8.profile.tasks import TASKS
 
 Number = TypeVar("Number", np.float32, np.float64)

@@ -38,8 +38,8 @@ from v8.data.market.sources.source import CandleSource, PrefetchesCandles, prese
 from v8.forecaster.forecaster import Forecaster
 from v8.forecaster.shared_models import KERAS, SharedModels
 from v8.model.evaluation.evaluation import MODEL
+from v8.profile.columns import outer, quantile_column
 from v8.profile.formulas import DAY_S
-from v8.profile.quantile_levels import outer, quantile_column
 from v8.profile.tasks import TASKS
 from v8.publish.hub.opening import open_place
 

@@ -36,8 +36,8 @@ from v8.model.evaluation.evaluation import MODEL, Evaluation, evaluate_windows, 
 from v8.model.evaluation.leaderboard import references
 from v8.model.evaluation.metrics import measure_errors, measure_quantiles
 from v8.model.evaluation.significance import Significance
+from v8.profile.columns import interval_names
 from v8.profile.profile import Profile
-from v8.profile.quantile_levels import interval_names
 
 _CHAMPION: Final = "champion"
 

@@ -55,7 +55,7 @@ class TeacherForcingSettings(NetworkSettings):
     """Settings of a network that reads its own forecasts and is trained with teacher forcing.
 
     Its family is trained with a second input, `actual`, the actual candles; see
-    `v8.profile.families.autoregressive`.
+    `v8.profile.autoregressive`.
     """
 
     teacher_forcing: Dropout
@@ -94,7 +94,7 @@ class Family(Named):
 NetworkOutputs: TypeAlias = "Callable[[Any, Any, Layers], dict[str, Any]]"
 """Type of `Family.outputs`."""
 Flop: TypeAlias = Callable[[Any, NetworkShape], float]
-_DESCRIPTIONS: Final = read_descriptions("v8.profile.families", "families.yaml")
+_DESCRIPTIONS: Final = read_descriptions("v8.profile", "families.yaml")
 
 
 def shipped_family(

@@ -1,4 +1,4 @@
-"""Families that forecast the whole horizon in one step.
+"""The network families: the registry of all, and those that forecast the whole horizon in one step.
 
 Shape legend: B batch, T lookback, F features, H horizon, D channels, R one number (the forecast range), C
 columns of a task.
@@ -6,9 +6,12 @@ columns of a task.
 
 from typing import Any, Final
 
+from v8.base.registry import Registry
+from v8.profile import autoregressive
 from v8.profile.columns import CLOSE, RANGE_BARS
-from v8.profile.families.family import (
+from v8.profile.family import (
     Dropout,
+    Family,
     Layers,
     NetworkSettings,
     NetworkShape,
@@ -141,3 +144,18 @@ class RangePathsFormula(NetworkSettings):
 RANGE_PATHS: Final = shipped_family(
     "range_paths", RangePathsFormula, None, lambda network, shape: 0.0, bars=max(RANGE_BARS)
 )
+
+FAMILIES: Final[Registry[Family]] = Registry(
+    "network family",
+    [
+        BILSTM_SEQ2SEQ,
+        LSTM_DENSE,
+        DENSE_NEWEST,
+        autoregressive.TRANSFORMER,
+        autoregressive.GRU_ATTENTION,
+        autoregressive.LSTM_ATTENTION,
+        LSTM_CLOSE,
+        RANGE_PATHS,
+    ],
+)
+"""Every network family, in the order of lists for users."""

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from v8.profile.columns import OHLC, TASK_OHLC
-from v8.profile.families.family import (
+from v8.profile.family import (
     Dropout,
     Layers,
     NetworkShape,
