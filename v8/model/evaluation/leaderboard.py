@@ -37,7 +37,7 @@ from v8.base.records import MAX_SIZE, Count, Seconds, Text, Word, at_keys, check
 from v8.base.storage import write_text
 from v8.base.wording import Table
 from v8.model.baselines.baselines import NAIVE
-from v8.model.evaluation.evaluation import Evaluation, QuantileEvaluation, best_baseline
+from v8.model.evaluation.evaluation import Evaluation, JsonRecord, QuantileEvaluation, best_baseline
 from v8.model.evaluation.metrics import Importance
 from v8.model.evaluation.price_range import RangeCoverage
 from v8.model.evaluation.significance import BEATS, LOSES, UNKNOWN, BaselineComparison, corrected
@@ -180,7 +180,7 @@ class SeriesResult:
 def read_result(content: Mapping[str, Any]) -> SeriesResult:
     """Read the metadata of a finished series, as `metadata.json` holds it."""
     location = f"metadata of {content.get('series', 'a series')}"
-    kinds = {"evaluation": Evaluation, "quantiles": QuantileEvaluation}
+    kinds: dict[str, type[JsonRecord]] = {"evaluation": Evaluation, "quantiles": QuantileEvaluation}
     sections = {
         key: kind.from_json(content[key], where=f"{location}, key {key}")
         for key, kind in kinds.items()
