@@ -14,8 +14,8 @@ import pytest
 import v8
 from v8.api.runs import OPTIONS, train
 from v8.base.errors import ArgumentError, DataError, StorageError, V8Error
+from v8.cli.app import with_plugins
 from v8.cli.commands import run as run_command
-from v8.cli.options import with_plugins
 from v8.data.features import compute_table
 from v8.forecaster.forecaster import SeenCandlesWarning
 

@@ -17,7 +17,7 @@ from tiny_profiles import tiny_profile
 
 from v8.api.progress import ProgressLines
 from v8.base.terminal import print_lines
-from v8.cli.printing import (
+from v8.cli.runs import (
     MOST_PROGRESS_BARS,
     RunDisplay,
     print_leaderboard,

@@ -24,7 +24,7 @@ from tiny_profiles import tiny_profile
 
 from v8.base.errors import DataError, StorageError
 from v8.base.storage import digest_file, write_json, write_text
-from v8.cli.printing import print_newer
+from v8.cli.runs import print_newer
 from v8.data.market.candles import Candles
 from v8.data.market.series import Series
 from v8.data.market.sources.demo import DemoSource

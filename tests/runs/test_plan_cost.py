@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tiny_profiles import tiny_profile
 
-from v8.cli.printing import print_plan, print_profiles
+from v8.cli.runs import print_plan, print_profiles
 from v8.data.market.series import load_universe
 from v8.data.market.sources.demo import DemoSource
 from v8.model.baselines import baselines

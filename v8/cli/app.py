@@ -14,8 +14,9 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from types import TracebackType
-from typing import Any, Final, NoReturn
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -30,11 +31,11 @@ from v8.base.process import (
     exit_without_teardown,
     watch_interrupts,
 )
+from v8.base.registry import load_plugins
 from v8.base.safe_text import for_file, for_terminal
 from v8.base.terminal import for_stream
 from v8.base.version import VERSION, commit
 from v8.cli import commands
-from v8.cli.options import with_plugins
 from v8.cli.usage import VALUES, WORDS, usage_error
 
 UsageError: Any = typer.BadParameter.__base__
@@ -203,6 +204,29 @@ def _all_commands() -> dict[str, tuple[str, Callable[..., None]]]:
     for name, added in annexes.commands().items():
         found[name] = (added.group, pkgutil.resolve_name(added.call))
     return found
+
+
+_PluginOption = Annotated[
+    list[str] | None, typer.Option(metavar="FILE.py", help="A plug-in; repeat for more.")
+]
+
+
+def with_plugins(work: Callable[..., None]) -> Callable[..., None]:
+    """Return a command with the additional flag `--plugin`; the plug-ins are loaded before it starts."""
+
+    @wraps(work)
+    def call(*, plugin: list[str] | None, **options: Any) -> None:
+        load_plugins(plugin or ())
+        work(**options)
+
+    signature = inspect.signature(work)
+    plugin_parameter = inspect.Parameter(
+        "plugin", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_PluginOption
+    )
+    # Typer reads the flags of a command from its signature.
+    parameters = [*signature.parameters.values(), plugin_parameter]
+    vars(call)["__signature__"] = signature.replace(parameters=parameters)
+    return call
 
 
 def _register(name: str, group: str, function: Callable[..., None]) -> None:

@@ -15,8 +15,7 @@ from v8.base.net import report_waiting
 from v8.base.process import command
 from v8.base.registry import advice
 from v8.cli import shared as cli
-from v8.cli.options import AddedFunctions, require_plot, table_form, with_added_flags
-from v8.cli.shared import takes_options
+from v8.cli.shared import AddedFunctions, require_plot, table_form, takes_options, with_added_flags
 from v8.cli.usage import meant_word
 from v8.data.market.series import load_universe
 from v8.data.market.sources.source import SOURCES, OpenedSource, present_source
@@ -54,7 +53,7 @@ def run(
         v8 run --profile frontier --publish you/models
     """
     if is_list:
-        from v8.cli.printing import print_profiles
+        from v8.cli.runs import print_profiles
 
         print_profiles()
         return
@@ -66,8 +65,8 @@ def run(
     cli.settle_process(options.device)
     echo(f"{'Planning' if dry_run else 'Preparing'} a run of {prepared.plan.profile.name}.")
 
-    from v8.cli.printing import RunDisplay  # after the line above: importing these takes seconds
-    from v8.cli.runs import preview, run_and_print
+    # After the line above: importing these takes seconds.
+    from v8.cli.runs import RunDisplay, preview, run_and_print
 
     if dry_run:
         raise Exit(preview(prepared))
@@ -124,7 +123,7 @@ def data(
     chosen = named_series or served_series(candles)
 
     from v8.base.terminal import print_reasons
-    from v8.cli.data import check_candles, update_store
+    from v8.cli.inspection import check_candles, update_store
     from v8.data.market.sources.live import LiveSource
 
     if action and isinstance(candles, LiveSource):
@@ -155,14 +154,14 @@ def features(
         explained = load_profile(profile)
         report_waiting(f"Reading the features of profile {explained.name}.")
 
-        from v8.cli.data import print_features
+        from v8.cli.inspection import print_features
 
         print_features(explained)
         return
     chosen = chosen_series(series) or load_universe()
     report_waiting(f"Looking for the features of {len(chosen)} series.")
 
-    from v8.cli.data import print_store
+    from v8.cli.inspection import print_store
 
     print_store(chosen)
 
@@ -426,6 +425,6 @@ def doctor(
     network_outputs(chosen)  # raises an error if the profile has no network to measure
     report_waiting("Asking for the driver, and starting what computes.")
 
-    from v8.cli.doctor import run_doctor
+    from v8.cli.inspection import run_doctor
 
     raise Exit(run_doctor(chosen, seconds, is_json=is_json))

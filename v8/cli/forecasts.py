@@ -19,8 +19,7 @@ from v8.base.process import quiet_start
 from v8.base.storage import require_own
 from v8.base.terminal import print_json, print_lines, print_message, print_reasons, print_table
 from v8.base.wording import ABSENT, Table, frame_csv, number, percent, plural
-from v8.cli.options import picture_file, require_picture
-from v8.cli.shared import settle_process
+from v8.cli.shared import picture_file, require_picture, settle_process
 from v8.data.market.series import iso
 from v8.forecaster.shared_models import require_onnx_packages
 from v8.model.evaluation.price_range import RANGE_SHARE, pooled

@@ -8,6 +8,7 @@ imported when it is called, so that `--help` and usage errors answer quickly.
 
 import inspect
 import os
+import pkgutil
 import shlex
 import sys
 import types
@@ -15,18 +16,20 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import wraps
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, Union, get_args, get_origin
 
 from annotated_types import Ge, Le
 from pydantic.fields import FieldInfo
 from typer import Argument, Option
 
+from v8.base import annexes
 from v8.base.errors import ProfileError
 from v8.base.hardware import process_variables, replacement_notice
 from v8.base.net import report_waiting
 from v8.base.process import command
 from v8.base.records import Flag, Options
 from v8.base.registry import advice
+from v8.base.storage import require_own
 from v8.base.wording import Language
 from v8.cli.usage import meant_word
 from v8.data.market.sources.source import CandleSource, OpenedSource, open_source
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
     from v8.runs.backtest import Backtest, BacktestResults
     from v8.runs.events import RunObserver, SeriesOutcome
     from v8.runs.plan import Engine, Plan
+
 
 DEFAULT_ENGINE: Final = "local"
 
@@ -276,7 +280,7 @@ def place_words(place: Path | str) -> tuple[str, ...]:
 
 def run_display() -> "RunObserver":
     """Return what shows the progress of runs: bars on a terminal, a line for each event elsewhere."""
-    from v8.cli.printing import RunDisplay
+    from v8.cli.runs import RunDisplay
 
     return RunDisplay()
 
@@ -292,23 +296,23 @@ def evaluate_and_print(
 
 def print_plan(plan: "Plan", source: CandleSource) -> None:
     """Print what a run would do, and about how long it would take."""
-    from v8.cli import printing
+    from v8.cli import runs
 
-    printing.print_plan(plan, source)
+    runs.print_plan(plan, source)
 
 
 def print_leaderboard(results: "RunResults") -> None:
     """Print errors relative to those of the naive forecast and of the best baseline."""
-    from v8.cli import printing
+    from v8.cli import runs
 
-    printing.print_leaderboard(results)
+    runs.print_leaderboard(results)
 
 
 def print_without_onnx(outcomes: "Sequence[SeriesOutcome]") -> None:
     """Print which series have no ONNX file although one was wanted, and why."""
-    from v8.cli import printing
+    from v8.cli import runs
 
-    printing.print_without_onnx(outcomes)
+    runs.print_without_onnx(outcomes)
 
 
 def check_publishing(repo: str, source: CandleSource) -> None:
@@ -442,3 +446,85 @@ def _limits(field: FieldInfo) -> tuple[Any, Any]:
     lows = [part.ge for part in found if isinstance(part, Ge)]
     highs = [part.le for part in found if isinstance(part, Le)]
     return (lows[0] if lows else None), (highs[0] if highs else None)
+
+
+AddedFunctions: TypeAlias = Sequence[Callable[..., Any]]
+"""The functions of those flags of annexes that are given."""
+
+
+def with_added_flags(work: Callable[..., None]) -> Callable[..., None]:
+    """Return a command of the core with the flags of annexes; it gets their functions as `added`."""
+    flags = annexes.flags(work.__name__)
+
+    @wraps(work)
+    def call(**options: Any) -> None:
+        given = [flag.call for name, flag in flags.items() if options.pop(name)]
+        work(added=[pkgutil.resolve_name(function) for function in given], **options)
+
+    signature = inspect.signature(work)
+    parameters = [each for each in signature.parameters.values() if each.name != "added"]
+    for name, flag in flags.items():
+        annotation = Annotated[bool, Option(f"--{name}", help=flag.help)]
+        parameters.append(
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
+        )
+    vars(call)["__signature__"] = signature.replace(parameters=parameters)
+    return call
+
+
+def table_form(flag: str, file: Path, form: str | None = None, *, is_overwriting: bool) -> str:
+    """Return the format of a table to write, "parquet" or "csv": as requested, or by its file's suffix.
+
+    Args:
+        flag: Names the file in errors.
+        file: To be written.
+        form: The requested format, if there is one.
+        is_overwriting: Whether a file that v8 did not write may be replaced.
+
+    Raises:
+        ProfileError: If there is no such format, the file's folder does not exist, or the file exists, is
+            not of v8 and may not be replaced.
+    """
+    require_folder_of(flag, file)
+    chosen = form or file.suffix.removeprefix(".")
+    require_one_of("--format" if form else f"{flag}, its ending", chosen, ("parquet", "csv"))
+    require_own(flag, file, is_overwriting=is_overwriting)
+    return chosen
+
+
+def require_plot(place: Path | None, names: Sequence[str], *, is_many: bool, is_overwriting: bool) -> None:
+    """Check the file or folder for pictures of some series, before anything is forecast.
+
+    Raises:
+        ProfileError: If several series need a folder that does not exist, or `require_picture` refuses the
+            file of one.
+    """
+    if place is None:
+        return
+    if not place.is_dir():
+        if is_many:
+            raise no_folder("--plot", "is a folder that exists where several series are forecast", place)
+        require_picture(place, is_overwriting=is_overwriting)
+        return
+    for name in names:
+        require_picture(picture_file(place, name), is_overwriting=is_overwriting)
+
+
+def picture_file(place: Path, series: str) -> Path:
+    """Return the file of a series' picture: the place itself, or, if it is a folder, a file in it."""
+    return place / f"{series}.png" if place.is_dir() else place
+
+
+def require_picture(file: Path, *, is_overwriting: bool) -> None:
+    """Check the file for a picture: no folder is created, and no file of anybody else is replaced.
+
+    Raises:
+        ProfileError: If it does not end in .png, its folder does not exist, or it exists, is not of v8 and
+            may not be replaced.
+    """
+    if file.suffix.lower() != ".png":
+        rule = "is a file that ends in .png"
+        fix = f"Write --plot {shlex.quote(str(file.with_suffix('.png')))}"
+        raise ProfileError(where="--plot", rule=rule, got=repr(file.name), fix=fix)
+    require_folder_of("--plot", file)
+    require_own("--plot", file, is_overwriting=is_overwriting)

@@ -167,7 +167,7 @@ class RunOptions(Options):
             group=_RESULTS,
         ),
     ] = True
-    plugin: tuple[Path, ...] = ()  # without a `Flag`: `with_plugins` of `v8/cli/options.py` adds one
+    plugin: tuple[Path, ...] = ()  # without a `Flag`: `with_plugins` of `v8/cli/app.py` adds one
 
     def resolved_profile(self) -> Profile:
         """Return the profile with the bars, epochs and precision of these options; few for a smoke run.

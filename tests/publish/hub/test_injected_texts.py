@@ -35,7 +35,7 @@ from v8.base.safe_text import for_spreadsheet
 from v8.base.terminal import print_lines, print_message, print_table
 from v8.base.wording import Table, frame_csv
 from v8.cli.app import app
-from v8.cli.printing import print_summary
+from v8.cli.runs import print_summary
 from v8.data.market.series import Series
 from v8.forecaster.metadata import read_metadata
 from v8.forecaster.series_artifact import artifact_readme, covariate_note

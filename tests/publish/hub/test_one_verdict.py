@@ -28,7 +28,7 @@ from v8.annexes.live.ledger.record import (
 from v8.annexes.live.promotion.champion_test import ChampionTest
 from v8.api.issuing import error_lines
 from v8.base.wording import number
-from v8.cli.printing import print_leaderboard
+from v8.cli.runs import print_leaderboard
 from v8.data.market.series import Series
 from v8.forecaster.metadata import Metadata, checked_metadata, read_metadata
 from v8.model.baselines.baselines import BASELINES, NAIVE

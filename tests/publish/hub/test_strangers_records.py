@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from outputs import write_outputs
 
 from v8.base.errors import MAX_MESSAGE, V8Error
-from v8.cli.printing import print_leaderboard
+from v8.cli.runs import print_leaderboard
 from v8.forecaster.forecaster import Forecaster
 from v8.forecaster.metadata import read_metadata
 from v8.forecaster.series_artifact import SAMPLE_FORMAT
