@@ -119,6 +119,26 @@ def make_run(tmp_path: Path, keras_file: Path) -> Any:
     return made_runs.RunMaker(tmp_path / "runs", keras_file)
 
 
+@pytest.fixture
+def published(hub: Any, staged: Any) -> Any:
+    """A Hub that holds two series as `someone/fleet`, in one commit."""
+    from v8.publish.hub.publish import publish
+
+    publish(staged, "someone/fleet", is_private=False)
+    hub.forget()
+    return hub
+
+
+@pytest.fixture
+def published_tiny(hub: Any, trained_run: Any, tmp_path: Path) -> Any:
+    """A Hub that holds the trained run as `someone/tiny`, in private."""
+    from v8.publish.hub.publish import publish
+    from v8.publish.hub.staging import stage_run
+
+    publish(stage_run(trained_run.path, tmp_path / "staged", "someone/tiny"), "someone/tiny", is_private=True)
+    return hub
+
+
 @pytest.fixture(scope="session")
 def staged(tmp_path_factory: pytest.TempPathFactory, keras_file: Path) -> Any:
     """Stage a run of two models for `someone/fleet`, once; publishing does not change it."""

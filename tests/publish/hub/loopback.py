@@ -170,14 +170,9 @@ class Answer:
 
 
 class LoopbackHub:
-    """The server; a context manager. Read `hub.url` for HF_ENDPOINT or `endpoint=`.
+    """The server; a context manager. Read `hub.url` for HF_ENDPOINT or `endpoint=`."""
 
-    Args:
-        page_size: Entries per page of the tree.
-    """
-
-    def __init__(self, page_size: int = 1000) -> None:
-        self.page_size = page_size
+    def __init__(self) -> None:
         self.tokens = {
             WRITE_TOKEN: Account(USER),
             READ_TOKEN: Account(USER, "read"),
@@ -557,16 +552,7 @@ class LoopbackHub:
         folder = f"{call.parts['path']}/" if call.parts["path"] else ""
         is_recursive = call.query.get("recursive", ["false"])[0].lower() == "true"
         entries = list(_tree_entries(commit, folder, is_recursive=is_recursive))
-        start = int(call.query.get("cursor", ["0"])[0])
-        end = start + self.page_size
-        headers = {}
-        if end < len(entries):
-            name = call.parts["repo"]
-            revision = call.parts["revision"]
-            name = name if name.startswith(("spaces/", "datasets/")) else f"models/{name}"
-            next_page = f"{self.url}/api/{name}/tree/{revision}?recursive={is_recursive}&cursor={end}"
-            headers["Link"] = f'<{next_page}>; rel="next"'
-        return Answer(200, json.dumps(entries[start:end]).encode(), headers)
+        return Answer(200, json.dumps(entries).encode())
 
     def _resolve(self, call: Call) -> Answer:
         commit = self._find(call)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -15,9 +14,10 @@ import pytest
 from v8.base.errors import PublishError
 from v8.publish.hub import client
 from v8.publish.hub.client import HubRetryPolicy
-from v8.publish.hub.layout import MANIFEST_FILE
 from v8.publish.hub.publish import Published, check_access, publish
 from v8.publish.hub.staging import Staged, stage_run
+
+pytestmark = pytest.mark.tf
 
 REPO = "someone/fleet"
 ROUTES = (
@@ -58,17 +58,19 @@ def assert_published_once(hub: Any, staged: Staged) -> None:
     assert held == {file.path: (staged.folder / file.path).read_bytes() for file in staged.files}
 
 
-@pytest.mark.tf
-@pytest.mark.parametrize("status", [500, 503])
+@pytest.mark.parametrize("is_cut", [True, False], ids=["cut", "error"])
 @pytest.mark.parametrize("route", ROUTES)
-def test_one_server_error_anywhere_costs_one_pause(
-    hub: Any, staged: Staged, waiting: Waiting, route: str, status: int
+def test_one_server_error_or_cut_connection_anywhere_costs_one_pause(
+    hub: Any, staged: Staged, waiting: Waiting, route: str, is_cut: bool
 ) -> None:
-    hub.answer(route, status)
+    if is_cut:
+        hub.cut(route)
+    else:
+        hub.answer(route, 503)
     waiting.publish(staged)
     assert_published_once(hub, staged)
     assert waiting.waited_s == [2.0]
-    assert waiting.told == [f"{REPO}: status {status}; trying again in 2 s"]
+    assert is_cut or waiting.told == [f"{REPO}: status 503; trying again in 2 s"]
 
 
 def test_each_of_several_requests_tells_why_the_call_was_given_up() -> None:
@@ -82,18 +84,6 @@ def test_each_of_several_requests_tells_why_the_call_was_given_up() -> None:
     assert raised.value.wait_s == 7.0
 
 
-@pytest.mark.tf
-@pytest.mark.parametrize("route", ROUTES)
-def test_one_cut_connection_anywhere_costs_one_pause(
-    hub: Any, staged: Staged, waiting: Waiting, route: str
-) -> None:
-    hub.cut(route)
-    waiting.publish(staged)
-    assert_published_once(hub, staged)
-    assert waiting.waited_s == [2.0]
-
-
-@pytest.mark.tf
 @pytest.mark.parametrize("route", ROUTES)
 def test_an_answer_lost_anywhere_never_becomes_a_second_commit(
     hub: Any, staged: Staged, waiting: Waiting, route: str
@@ -105,7 +95,6 @@ def test_an_answer_lost_anywhere_never_becomes_a_second_commit(
     assert published.revision == hub.commits(REPO)[0].oid
 
 
-@pytest.mark.tf
 def test_the_answer_to_a_commit_and_the_look_after_it_may_both_fail(
     hub: Any, staged: Staged, waiting: Waiting
 ) -> None:
@@ -117,18 +106,6 @@ def test_the_answer_to_a_commit_and_the_look_after_it_may_both_fail(
     assert hub.count("commit") == 1
 
 
-@pytest.mark.tf
-def test_a_commit_that_answers_too_late_is_found(hub: Any, staged: Staged, waiting: Waiting) -> None:
-    hub.slow("commit", 30.0)
-    started = time.monotonic()
-    waiting.publish(staged, timeout_s=0.5)
-    assert time.monotonic() - started < 10
-    assert_published_once(hub, staged)
-    assert hub.count("commit") == 1
-    assert waiting.told == [f"{REPO}: no answer (ReadTimeout); trying again in 2 s"]
-
-
-@pytest.mark.tf
 @pytest.mark.parametrize("route", ["whoami", "info", "tree", "lfs-put", "commit"])
 def test_every_request_has_a_time_limit(hub: Any, staged: Staged, waiting: Waiting, route: str) -> None:
     # The client itself asks for no limit in some calls.
@@ -140,22 +117,16 @@ def test_every_request_has_a_time_limit(hub: Any, staged: Staged, waiting: Waiti
     assert any("no answer (ReadTimeout)" in told for told in waiting.told)
 
 
-@pytest.mark.tf
-def test_a_pause_that_the_hub_asks_for_is_kept(hub: Any, staged: Staged, waiting: Waiting) -> None:
-    hub.answer("commit", 429, retry_after="17")
+@pytest.mark.parametrize("header", [{"retry_after": "55"}, {"ratelimit": '"api";r=0;t=55'}])
+def test_a_pause_that_the_hub_asks_for_is_kept(
+    hub: Any, staged: Staged, waiting: Waiting, header: dict[str, str]
+) -> None:
+    hub.answer("preupload", 429, **header)
     waiting.publish(staged)
     assert_published_once(hub, staged)
-    assert waiting.waited_s == [17.0]
-
-
-@pytest.mark.tf
-def test_a_pause_in_the_rate_limit_header_is_kept(hub: Any, staged: Staged, waiting: Waiting) -> None:
-    hub.answer("preupload", 429, ratelimit='"api";r=0;t=55')
-    waiting.publish(staged)
     assert waiting.waited_s == [55.0]
 
 
-@pytest.mark.tf
 def test_a_pause_longer_than_ours_stops_with_everything_as_it_was(
     hub: Any, staged: Staged, waiting: Waiting
 ) -> None:
@@ -172,7 +143,6 @@ def test_a_pause_longer_than_ours_stops_with_everything_as_it_was(
     assert hub.count("lfs-put") == 0  # the models were stored before
 
 
-@pytest.mark.tf
 @pytest.mark.parametrize("status", [429, 503])
 def test_lasting_trouble_ends_after_five_tries_and_a_second_call_finishes(
     hub: Any, staged: Staged, waiting: Waiting, status: int
@@ -188,15 +158,6 @@ def test_lasting_trouble_ends_after_five_tries_and_a_second_call_finishes(
     assert_published_once(hub, staged)
 
 
-@pytest.mark.tf
-def test_a_server_that_is_down_is_said_in_one_sentence(hub: Any, staged: Staged, waiting: Waiting) -> None:
-    hub.stop()
-    with pytest.raises(PublishError, match=r"got no answer \(ConnectError\), 5 times"):
-        waiting.publish(staged)
-    assert waiting.waited_s == [2.0, 4.0, 8.0, 16.0]
-
-
-@pytest.mark.tf
 def test_many_failing_uploads_succeed_as_long_as_some_arrive(
     hub: Any, make_run: Any, waiting: Waiting, tmp_path: Path
 ) -> None:
@@ -211,28 +172,7 @@ def test_many_failing_uploads_succeed_as_long_as_some_arrive(
     assert_published_once(hub, staged)
 
 
-@pytest.mark.tf
-def test_somebody_elses_commit_in_between_is_seen(
-    hub: Any, staged: Staged, waiting: Waiting, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    is_first = [True]
-
-    def commit_first(call: Any, answer: Callable[[Any], Any] = hub._commit) -> Any:
-        if is_first.pop() if is_first else False:
-            hub.commit(REPO, {"LICENSE": b"theirs"})
-        return answer(call)
-
-    monkeypatch.setattr(hub, "_commit", commit_first)
-    waiting.publish(staged)
-    assert len(hub.commits(REPO)) == 2
-    assert hub.count("commit") == 2
-    assert hub.files(REPO)["LICENSE"] == b"theirs"
-    assert MANIFEST_FILE in hub.files(REPO)
-    assert [line for line in waiting.told if line.startswith(f"{REPO}: another commit")] == waiting.told
-
-
-@pytest.mark.tf
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_whatever_goes_wrong_there_is_one_commit_in_the_end(
     hub: Any, staged: Staged, waiting: Waiting, seed: int
 ) -> None:
@@ -255,7 +195,6 @@ def test_threads_do_not_take_the_client_from_each_other(hub: Any) -> None:
     assert hub.count("whoami") == 6
 
 
-@pytest.mark.tf
 def test_the_client_is_as_patient_as_before_afterwards(hub: Any, staged: Staged, waiting: Waiting) -> None:
     from huggingface_hub import HfApi, get_session
     from huggingface_hub.errors import HfHubHTTPError

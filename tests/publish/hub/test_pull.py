@@ -18,9 +18,7 @@ import pytest
 from v8.base.errors import ArtifactError, PullError, V8Error
 from v8.publish.hub.client import HubRetryPolicy
 from v8.publish.hub.layout import Manifest
-from v8.publish.hub.publish import publish
 from v8.publish.hub.pull import Pulled, pull
-from v8.publish.hub.staging import stage_run
 
 pytestmark = pytest.mark.tf
 
@@ -44,15 +42,6 @@ def fetch(*series: str, clock: Clock | None = None, **options: Any) -> Pulled:
     return pull(REPO, series or None, retries=(clock or Clock()).retries, **options)
 
 
-@pytest.fixture
-def published(hub: Any, make_run: Any, tmp_path: Path) -> Any:
-    """A Hub that holds two series in one commit."""
-    staged = stage_run(make_run(), tmp_path / "staged", REPO)
-    publish(staged, REPO, is_private=False)
-    hub.forget()
-    return hub
-
-
 def newest(hub: Any) -> str:
     return str(hub.commits(REPO)[-1].oid)
 
@@ -71,13 +60,6 @@ def test_one_series_is_downloaded_whole_and_nothing_else(published: Any, tmp_pat
     # The manifest: asked for by HEAD, then HEAD and GET of the download; one list; four HEADs and GETs,
     # of which the large file's GET goes to the other host.
     assert published.routes == ["resolve"] * 3 + ["tree"] + ["resolve"] * 7 + ["lfs-get"]
-
-
-def test_all_series_are_pulled_when_none_is_named(published: Any) -> None:
-    pulled = fetch()
-    assert pulled.series == (SERIES, "ETHUSDT-1h")
-    assert pulled.num_downloaded == 8
-    assert (pulled.artifact("ETHUSDT-1h") / "model.keras").is_file()
 
 
 def test_the_same_pull_again_asks_for_the_revision_only(published: Any) -> None:
@@ -120,12 +102,11 @@ def change(hub: Any, path: str, content: bytes, **manifest_changes: Any) -> str:
     ("route", "name", "num_heads"),
     [("lfs-get", "model.keras", 0), ("resolve", "metadata.json", 1), ("resolve", "manifest.json", 2)],
 )
-@pytest.mark.parametrize("byte", [0, 100])
 def test_a_byte_that_flips_once_is_noticed_and_asked_for_again(
-    route: str, name: str, num_heads: int, byte: int, published: Any
+    route: str, name: str, num_heads: int, published: Any
 ) -> None:
     where = "" if route == "lfs-get" else name
-    published.flip(route, where=where, byte=byte, times=num_heads + 1)  # a HEAD has no byte to flip
+    published.flip(route, where=where, byte=100, times=num_heads + 1)  # a HEAD has no byte to flip
     pulled = fetch(SERIES)
     for file in pulled.manifest.files_of(SERIES):
         content = (pulled.folder / file.path).read_bytes()
@@ -186,8 +167,7 @@ def test_a_download_that_is_cut_goes_on(published: Any) -> None:
 # Trouble
 
 
-@pytest.mark.parametrize("route", ["resolve", "tree", "lfs-get"])
-@pytest.mark.parametrize("status", [503, 429])
+@pytest.mark.parametrize(("route", "status"), [("resolve", 503), ("tree", 429), ("lfs-get", 503)])
 def test_a_busy_hub_is_asked_again_after_the_pause_it_wants(route: str, status: int, published: Any) -> None:
     published.answer(route, status, retry_after="7")
     clock = Clock()
@@ -208,21 +188,6 @@ def test_a_hub_that_stays_busy_is_given_up_and_the_next_call_finishes_the_job(pu
     assert fetch(SERIES).num_downloaded == 1
 
 
-def test_a_pause_that_is_too_long_is_not_waited_for(published: Any) -> None:
-    published.answer("resolve", 429, retry_after="3600")
-    clock = Clock()
-    with pytest.raises(PullError, match=r"got status 429 .* 3600 s"):
-        fetch(SERIES, clock=clock)
-    assert clock.waits_s == []
-
-
-def test_a_hub_that_says_nothing_is_not_waited_for_without_end(published: Any) -> None:
-    published.slow("resolve", 60.0, times=100)
-    retries = HubRetryPolicy(timeout_s=0.2, num_tries=2, first_s=0.0, sleep=lambda seconds: None)
-    with pytest.raises(PullError, match=r"got no answer \(ReadTimeout\), 2 times in a row"):
-        pull(REPO, [SERIES], retries=retries)
-
-
 # Without the Hub
 
 
@@ -232,12 +197,6 @@ def test_a_hub_that_is_down_leaves_the_cache(published: Any) -> None:
     pulled = fetch(SERIES)
     assert pulled.revision == commit
     assert re.fullmatch(r".*\(ConnectError\), 3 times .*", pulled.why_cached)
-
-
-def test_a_hub_that_is_down_without_a_cache_is_said(published: Any) -> None:
-    published.stop()
-    with pytest.raises(PullError, match=r"got no answer \(ConnectError\), 3 times .*; none of"):
-        fetch(SERIES)
 
 
 @pytest.mark.parametrize("way", ["flag", "environment"])
@@ -263,11 +222,6 @@ def test_a_part_of_a_revision_is_not_taken_for_the_whole(published: Any) -> None
         fetch("ETHUSDT-1h")
 
 
-def test_offline_without_a_cache_is_said(published: Any) -> None:
-    with pytest.raises(PullError, match=r"someone/fleet.*: .*got none of this"):
-        fetch(SERIES, is_offline=True)
-
-
 # Who may, and what there is
 
 
@@ -289,12 +243,6 @@ def said(error: BaseException) -> str:
             None,
             "write",
             r"someone/float: .*got the answer that",
-        ),
-        (
-            "someone/float",
-            None,
-            None,
-            r"got .*no token was sent\. .*HF_TOKEN",
         ),
         (
             "someone/secret",
@@ -320,14 +268,12 @@ def said(error: BaseException) -> str:
             "write",
             r"someone/fleet, revision v1\.0: must be a branch, .*/someone/fleet/commits/main",
         ),
-        (REPO, "0" * 40, "write", r"revision 0{40}: .* id of a commit"),
         (
             "someone/other",
             None,
             "write",
             r"someone/other: .*manifest\.json",
         ),
-        ("fleet", None, "write", r"--repo: is user/name"),
         ("../../etc/x", None, "write", r"--repo: is user/name"),
     ],
 )
@@ -362,21 +308,8 @@ def test_a_wrong_token_is_said_although_the_model_is_in_the_cache(
         fetch(SERIES)
 
 
-def test_a_token_with_a_line_end_in_it_is_not_sent(published: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_TOKEN", "hf_Secret\u00e9")
-    with pytest.raises(PullError, match=r"HF_TOKEN: .*valid access token") as caught:
-        fetch(SERIES)
-    assert "hf_Secret" not in said(caught.value)
-    assert published.count() == 0
-
-
 def test_public_models_need_no_token(published: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "")
-    assert fetch(SERIES).num_downloaded == 4
-
-
-def test_a_private_model_is_for_its_owner(published: Any) -> None:
-    published.repos[REPO].is_private = True
     assert fetch(SERIES).num_downloaded == 4
 
 

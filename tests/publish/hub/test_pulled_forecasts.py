@@ -25,19 +25,12 @@ from v8.cli.app import app
 from v8.data.features import compute_table
 from v8.data.windows.dataset import prepare_series, table_columns
 from v8.forecaster.forecaster import Forecaster
-from v8.publish.hub.publish import publish
 from v8.publish.hub.staging import stage_run
 
 pytestmark = pytest.mark.tf
 
 REPO = "someone/tiny"
 SERIES = "BTCUSDT-15m"
-
-
-@pytest.fixture
-def published(hub: Any, trained_run: Any, tmp_path: Path) -> Any:
-    publish(stage_run(trained_run.path, tmp_path / "staged", REPO), REPO, is_private=True)
-    return hub
 
 
 def newest(hub: Any) -> str:
@@ -49,10 +42,10 @@ def call(*words: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]
     return called(*words, cwd=cwd, env={**os.environ, **env}, tf=True)
 
 
-def test_a_pulled_model_is_evaluated_as_the_run_evaluated_it(published: Any, trained_run: Any) -> None:
+def test_a_pulled_model_is_evaluated_as_the_run_evaluated_it(published_tiny: Any, trained_run: Any) -> None:
     """Its evaluation, sums of errors over every forecast of the test span, comes back digit by digit."""
-    pulled = v8.load(REPO, SERIES, revision=newest(published))
-    assert pulled.revision == newest(published)
+    pulled = v8.load(REPO, SERIES, revision=newest(published_tiny))
+    assert pulled.revision == newest(published_tiny)
     profile = trained_run.profile
     data = prepare_series(compute_table(trained_run.candles, table_columns(profile)), profile)
     assert (
@@ -63,21 +56,21 @@ def test_a_pulled_model_is_evaluated_as_the_run_evaluated_it(published: Any, tra
 
 @pytest.mark.process
 def test_pull_then_predict_gives_the_run_s_numbers_in_another_process(
-    published: Any, trained_run: Any, tmp_path: Path, tokens: Any
+    published_tiny: Any, trained_run: Any, tmp_path: Path, tokens: Any
 ) -> None:
     pulled = call("pull", "--repo", REPO, "--series", SERIES, cwd=tmp_path)
     assert pulled.returncode == 0, pulled.stderr
-    assert f"{REPO} at {newest(published)}, profile tiny" in pulled.stdout
+    assert f"{REPO} at {newest(published_tiny)}, profile tiny" in pulled.stdout
     assert re.search("4 files .* sha256; 4 .*downloaded", pulled.stdout)
-    assert f'v8.load("{REPO}", "{SERIES}", revision="{newest(published)}")' in pulled.stdout
+    assert f'v8.load("{REPO}", "{SERIES}", revision="{newest(published_tiny)}")' in pulled.stdout
 
-    published.stop()
+    published_tiny.stop()
     files = ["--source", "files", "--data-dir", str(trained_run.candles_dir), "--bars", "700", "--allow-old"]
     predicted = call("predict", "--repo", REPO, "--series", SERIES, *files, "--format", "json",
                      cwd=tmp_path, HF_HUB_OFFLINE="1")  # fmt: skip
     assert predicted.returncode == 0, predicted.stderr
     printed = json.loads(predicted.stdout)
-    assert printed["model"]["revision"] == newest(published)
+    assert printed["model"]["revision"] == newest(published_tiny)
     ours = Forecaster.load(trained_run.folder).predict(trained_run.candles)
     theirs = pd.DataFrame(printed["forecast"]).set_index("open_time")
     assert list(theirs.index) == [f"2025-01-01T00:{minute}:00Z" for minute in ("00", "15", "30")]
@@ -105,7 +98,7 @@ def test_a_refusal_is_one_line_without_the_token(
     words: list[str],
     status: int,
     match: str,
-    published: Any,
+    published_tiny: Any,
     tokens: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -173,7 +166,7 @@ def test_a_folder_that_does_not_hold_the_series_is_refused(
         v8.load(trained_run.path / source, series, revision=revision)
 
 
-def test_a_name_that_is_no_folder_is_looked_for_on_the_hub(published: Any) -> None:
+def test_a_name_that_is_no_folder_is_looked_for_on_the_hub(published_tiny: Any) -> None:
     with pytest.raises(PullError, match=r"you/aligned: .*if a folder"):
         v8.load("you/aligned", SERIES)
 

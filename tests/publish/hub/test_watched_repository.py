@@ -13,8 +13,6 @@ from moved_clock import open_following
 from v8.annexes.live.ledger.database import Ledger
 from v8.annexes.live.ledger.watching import LedgerUpdater, ServingModels
 from v8.base.errors import ArtifactError
-from v8.publish.hub.publish import publish
-from v8.publish.hub.staging import stage_run
 
 pytestmark = pytest.mark.tf
 
@@ -23,15 +21,9 @@ SERIES = "BTCUSDT-15m"
 BAR_S = 900
 
 
-@pytest.fixture
-def published(hub: Any, trained_run: Any, tmp_path: Path) -> Any:
-    publish(stage_run(trained_run.path, tmp_path / "staged", REPO), REPO, is_private=True)
-    return hub
-
-
 @pytest.mark.nightly
 def test_the_newest_commit_forecasts_and_each_forecast_says_which(
-    published: Any, exchange_api: ExchangeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    published_tiny: Any, exchange_api: ExchangeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("V8_HOME", str(tmp_path / "home"))
     exchange_api.put(SERIES, with_future(SERIES, 1_500, 100))
@@ -42,11 +34,11 @@ def test_the_newest_commit_forecasts_and_each_forecast_says_which(
             ServingModels(REPO), open_following, ledger, ledger.place(REPO), notify=messages.append
         )
         assert watch.update().num_issued == 1
-        first = str(published.commits(REPO)[-1].oid)
-        second = str(published.commit(REPO, {"notes.md": b"nothing about models\n"}))
+        first = str(published_tiny.commits(REPO)[-1].oid)
+        second = str(published_tiny.commit(REPO, {"notes.md": b"nothing about models\n"}))
         exchange_api.now_s += BAR_S
         assert watch.update().num_issued == 1
-        published.stop()
+        published_tiny.stop()
         exchange_api.now_s += BAR_S
         assert watch.update().num_issued == 1
         issued = ledger.pending(REPO, SERIES).values()
@@ -55,6 +47,6 @@ def test_the_newest_commit_forecasts_and_each_forecast_says_which(
     assert messages == []
 
 
-def test_a_series_that_is_not_published_is_refused_by_name(published: Any) -> None:
+def test_a_series_that_is_not_published_is_refused_by_name(published_tiny: Any) -> None:
     with pytest.raises(ArtifactError, match=r"got none of BTCUSDT-1h\. Did you mean BTCUSDT-15m"):
         ServingModels(REPO, ["BTCUSDT-1h"])

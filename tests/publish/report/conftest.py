@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 from evaluating import evaluate_arrays, rolled
+from module_file import load_module
 from pydantic import TypeAdapter
 
 from v8.base.storage import write_text
@@ -67,23 +65,12 @@ def write_page() -> Callable[..., None]:
 @pytest.fixture(scope="session")
 def visit(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
     """Return a `browser.Browser`, which opens a page, with a fragment, or measures it."""
-    module = _browser_module()
+    module = load_module(Path(__file__).with_name("browser.py"))
     program = module.find_browser()
     if program is None:
         pytest.skip("no browser: install Chromium or Chrome, or name one in V8_TEST_BROWSER")
 
     return module.Browser(program, lambda: tmp_path_factory.mktemp("browser"))
-
-
-def _browser_module() -> ModuleType:
-    """Load `browser.py` beside this file; tests are no package."""
-    spec = spec_from_file_location("v8_test_browser", Path(__file__).with_name("browser.py"))
-    assert spec
-    assert spec.loader
-    module = module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def _metadata(

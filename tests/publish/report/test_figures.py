@@ -1,36 +1,41 @@
-"""Figures: valid by Plotly's own schema, through the points that the numbers give."""
+"""Figures: valid by Plotly's own schema, through the points that the numbers give; pictures of them."""
 
 from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
+import sys
+from pathlib import Path
 from typing import Any
 
+import matplotlib.image
 import pytest
+from matplotlib.figure import Figure as Sheet
 
 from v8.base.wording import language
 from v8.forecaster.series_artifact import ForecastSample, SampledForecast
-from v8.model.baselines.baselines import BASELINES
 from v8.model.evaluation.evaluation import (
     MODEL,
     EvaluatedQuantiles,
     Evaluation,
     QuantileEvaluation,
 )
+from v8.model.evaluation.leaderboard import LeaderboardRow, rank_results, read_result
 from v8.model.evaluation.metrics import QuantileErrors
-from v8.publish.report.charts import NAMED, Chart, axis, line_style, notebook_figure, plotly
+from v8.publish.report.charts import NAMED, Chart, axis, notebook_figure, plotly
 from v8.publish.report.figures import (
     Dot,
     DrawnForecasts,
     coverage_figure,
     error_figure,
     forecast_figure,
+    issued_on_the_way,
     learning_figure,
     pit_figure,
     spread_figure,
 )
 from v8.publish.report.markup import STYLE
+from v8.publish.report.pictures import _draw, _drawn, write_pictures
 
 HISTORY = [{"epoch": 1.0, "train_loss": 0.5, "validation_loss": 0.6}]
 
@@ -154,18 +159,6 @@ def test_a_baseline_far_off_waits_in_the_legend(make_metadata) -> None:
     assert trace(figure, "offset")["visible"] is True
 
 
-def test_every_baseline_has_a_line_of_its_own_however_many_there_are(make_metadata) -> None:
-    evaluation = Evaluation.from_json(make_metadata()["evaluation"])
-    evaluated = evaluation.tasks["ohlc"]
-    errors = dict.fromkeys((*BASELINES, MODEL), evaluated.errors[MODEL])
-    every = replace(evaluation, tasks={"ohlc": replace(evaluated, errors=errors)})
-    lines = plain(error_figure(every, "ohlc"))["data"]
-    assert [one["name"] for one in lines] == [*(name.replace("_", " ") for name in BASELINES), "model"]
-    assert len({json.dumps(one["line"]) for one in lines}) == len(BASELINES) + 1
-    assert len({json.dumps(line_style(place)) for place in range(200)}) == 200
-    assert all(line_style(place)["color"] != "$blue" for place in range(200))  # the model's
-
-
 def test_quantiles_are_drawn_as_excess_over_their_levels_and_as_a_histogram() -> None:
     errors = QuantileErrors(
         pinball=(((1.0,),),) * 3,
@@ -238,3 +231,64 @@ def test_names_from_files_are_no_markup_for_the_chart_library() -> None:
     hostile = '<a href="javascript:alert(1)">x</a>'
     figure = spread_figure({hostile: [Dot(hostile, 60.0), Dot(hostile, 1.0)]}, {hostile: "blue"})
     assert "<a" not in json.dumps(plain(figure))
+
+
+# Pictures for READMEs: whole PNG files of the right subjects, made without touching pyplot
+
+CANDLE = ((100.0, 102.0, 99.0, 101.0),)
+FLAT_SAMPLE = ForecastSample(
+    "AUSDT-1h",
+    3_600,
+    tuple(3_600 * row for row in range(6)),
+    {"ohlc": CANDLE * 6},
+    (SampledForecast(2, {"ohlc": CANDLE * 3}),),
+)
+
+
+@pytest.fixture(scope="module")
+def rows(make_metadata: Any) -> list[LeaderboardRow]:
+    metadata = make_metadata("AUSDT-1h"), make_metadata("BUSDT-1h", tasks=("ohlc",))
+    return rank_results(map(read_result, metadata))
+
+
+def test_a_run_has_two_pictures(rows: list[LeaderboardRow], tmp_path: Path) -> None:
+    had_pyplot = "matplotlib.pyplot" in sys.modules  # another test's library may have brought it
+    written = write_pictures(tmp_path / "report", "tiny", rows, FLAT_SAMPLE)
+    assert [path.name for path in written] == ["skill.png", "forecasts.png"]
+    assert sorted(tmp_path.glob("report/*")) == sorted(written)  # nothing is left aside
+    for path in written:
+        pixels = matplotlib.image.imread(path)
+        assert pixels.shape[1] >= 1_200  # wide enough for a README
+        assert pixels[..., :3].std() > 0.02  # not blank
+    assert had_pyplot or "matplotlib.pyplot" not in sys.modules
+
+
+def test_rows_stay_in_their_order_when_a_dot_is_far_off() -> None:
+    axes = Sheet().subplots()
+    rows = {"A": [Dot("x", 1.0)], "B": [Dot("x", 1.0), Dot("y", 80.0), Dot("z", 1.0)], "C": [Dot("x", -2.0)]}
+    _draw([axes], spread_figure(rows, dict.fromkeys(rows, "blue")))
+    assert list(axes.yaxis.units._mapping) == ["A", "B", "C"]
+    texts = ["80 % higher", "1.0 % higher", "1.0 % higher", "2.0 % lower"]
+    assert [text.get_text() for text in axes.texts] == texts
+
+
+def test_the_legend_covers_no_notes_either_and_long_ones_are_wrapped(tmp_path: Path) -> None:
+    notes = [f"What is said on line {number}, from one side to the other" for number in range(5)]
+    notes.append(", ".join(["0.998 (not significantly different from range_paths)"] * 9))
+    sheet = _drawn("title", [issued_on_the_way(FLAT_SAMPLE)], inches=(10.0, 6.4), notes=notes)
+    sheet.savefig(tmp_path / "drawn.png")
+    above, below = sheet.subfigs
+    (legend,) = above.legends
+    (text,) = below.texts
+    assert not legend.get_window_extent().overlaps(text.get_window_extent())
+    assert text.get_window_extent().y0 >= 0
+    assert text.get_window_extent().x1 <= sheet.bbox.x1
+
+
+def test_only_what_is_there_is_drawn(rows: list[LeaderboardRow], tmp_path: Path) -> None:
+    assert [path.name for path in write_pictures(tmp_path, "tiny", rows, None)] == ["skill.png"]
+
+
+def test_a_run_without_a_finished_series_has_no_picture(tmp_path: Path) -> None:
+    assert write_pictures(tmp_path / "report", "tiny", [], None) == []
+    assert not (tmp_path / "report").exists()

@@ -1,9 +1,11 @@
-"""Leaderboard: honest words, a stated order, medians over series, one CSV for every profile."""
+"""Leaderboard: honest words, a stated order, one CSV for every profile; what it reads and refuses."""
 
 from __future__ import annotations
 
 import csv
+import json
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +15,19 @@ from evaluating import let_baselines_err
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from v8.model.evaluation.evaluation import Evaluation
+from v8.base.errors import ArtifactError
 from v8.model.evaluation.leaderboard import (
     LeaderboardRow,
     Verdict,
     compared,
     median,
     rank_results,
+    read_history,
     read_result,
     write_leaderboard_csv,
 )
 from v8.model.evaluation.significance import BaselineComparison
+from v8.runs.run_folder import RunRecord, read_run
 
 
 def leaderboard(metadata: list[dict[str, Any]]) -> list[LeaderboardRow]:
@@ -70,11 +74,6 @@ def test_what_many_looks_may_have_found_by_chance_is_no_real_difference(ours: fl
     assert among_many.verdict.startswith("not significantly")
     assert (alone.is_significant, among_many.is_significant) == (True, False)
     assert Verdict(among_many, among_many).lost_to == []
-
-
-def test_a_model_that_repeats_the_last_close_has_no_hit_rate(make_metadata) -> None:
-    (row,) = leaderboard([make_metadata(share=0.0)])
-    assert (row.hit_rate, row.hit_rate_95) == (None, None)
 
 
 @given(order=st.permutations([("A", 0.1), ("B", 0.9), ("C", -0.5), ("D", 0.1)]))
@@ -133,24 +132,6 @@ def test_every_score_stands_beside_naive_and_the_best_baseline(make_metadata) ->
     assert outcomes(rows, "bands", "naive") == {"beats": 3}
     assert outcomes(rows, "bands", "last_close") == Counter(words)
     assert median_multiple(rows, "bands", "last_close") == pytest.approx(0.75 / 0.7)
-
-
-def test_p_values_are_corrected_per_baseline(make_metadata) -> None:
-    metadata = [
-        make_metadata(f"{name}USDT-1h", share=share, num_windows=240, seed=number)
-        for number, (name, share) in enumerate({"A": 0.1, "B": 0.02, "C": 0.3}.items())
-    ]
-    for content in metadata:
-        let_baselines_err(content, {"offset": 0.95})
-    scores = [row.tasks["volatility"].best for row in leaderboard(metadata)]
-    expected = scipy.stats.false_discovery_control([score.p_value for score in scores])
-    assert [score.corrected_p_value for score in scores] == pytest.approx(list(expected), rel=1e-12)
-    evaluations = {content["series"]: Evaluation.from_json(content["evaluation"]) for content in metadata}
-    for row in leaderboard(metadata):
-        assert (
-            row.tasks["volatility"].best.p_value
-            == evaluations[row.series].against("volatility", "offset").p_value
-        )
 
 
 def test_where_no_baseline_is_better_than_naive_it_alone_is_shown(make_metadata) -> None:
@@ -219,3 +200,108 @@ def test_p_values_stand_in_the_csv(make_metadata, tmp_path: Path) -> None:
             assert float(line[f"{task}_relative_mae_to_best"]) == score.best.relative_mae
             assert line[f"{task}_verdict_against_best"] == score.best.verdict
             assert float(line[f"{task}_mae_p_value_against_best"]) == score.best.p_value
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("is_demo_market", "boolean"),
+        ("candles.report", "dictionary"),
+        ("training.best_epoch", "integer"),
+        ("seconds", "dictionary"),
+    ],
+)
+@pytest.mark.parametrize("is_missing", [True, False])
+def test_a_key_that_is_missing_or_of_another_kind_is_named(
+    make_metadata, path: str, kind: str, is_missing: bool
+) -> None:
+    content = make_metadata("ETHUSDT-1h")
+    *parents, last = path.split(".")
+    section = content
+    for parent in parents:
+        section = section[parent]
+    if is_missing:
+        del section[last]
+    else:
+        section[last] = 0.5
+    said = "field required; got no such key" if is_missing else rf"must be a valid {kind}; got 0\.5"
+    pattern = rf"metadata of ETHUSDT-1h, key {path}: {said}\."
+    with pytest.raises(ArtifactError, match=pattern):
+        read_result(content)
+
+
+def test_metadata_without_an_evaluation_are_refused_and_so_is_what_is_none(make_metadata) -> None:
+    content = make_metadata("ETHUSDT-1h")
+    content["evaluation"] = 0.5
+    with pytest.raises(ArtifactError, match=r"metadata of ETHUSDT-1h, key evaluation: .*; got format None\."):
+        read_result(content)
+    del content["evaluation"]
+    with pytest.raises(ArtifactError, match=r"ETHUSDT-1h, key evaluation: .*got no such key"):
+        read_result(content)
+
+
+@pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf"), "1", None, True])
+def test_a_stage_that_took_no_number_of_seconds_is_refused(make_metadata, bad: object) -> None:
+    content = make_metadata()
+    content["seconds"]["training"] = bad
+    rule = r"must be (a valid number|a finite number|greater than or equal to 0)"
+    with pytest.raises(ArtifactError, match=rf"key seconds\.training: {rule}; got {bad!r}\."):
+        read_result(content)
+
+
+def test_an_evaluation_that_disagrees_with_itself_is_refused_by_the_name_of_its_series(make_metadata) -> None:
+    content = make_metadata("ETHUSDT-1h")
+    content["evaluation"]["tasks"]["ohlc"]["significance"]["offset"]["mean_difference"] = 0.5
+    with pytest.raises(ArtifactError, match=r"metadata of ETHUSDT-1h, key evaluation: .*do not follow"):
+        read_result(content)
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Callable[[dict[str, Any]], RunRecord]:
+    def read(run: dict[str, Any]) -> RunRecord:
+        (tmp_path / "run.json").write_text(json.dumps(run))
+        return read_run(tmp_path)
+
+    return read
+
+
+@pytest.mark.parametrize(
+    "key", ["profile", "profile_digest", "source", "is_publishable", "series", "versions"]
+)
+def test_a_run_without_a_key_is_refused(make_run, read, key: str) -> None:
+    run = make_run()
+    del run[key]
+    with pytest.raises(ArtifactError, match=rf"run\.json, key {key}.*got no such key"):
+        read(run)
+
+
+def test_a_failed_series_without_a_reason_is_refused(make_run, read) -> None:
+    run = make_run()
+    run["series"]["LUNAUSDT-1h"] = {"status": "failed", "reason": None}
+    with pytest.raises(ArtifactError, match=r"run\.json, key series\.LUNAUSDT-1h: .*have a reason"):
+        read(run)
+
+
+def test_a_history_is_read_as_numbers(tmp_path: Path) -> None:
+    file = tmp_path / "history.csv"
+    file.write_text("epoch,train_loss,validation_loss,is_best\n1,0.5,0.6,True\n2,0.4,0.55,True\n")
+    assert read_history(file) == [
+        {"epoch": 1.0, "train_loss": 0.5, "validation_loss": 0.6},
+        {"epoch": 2.0, "train_loss": 0.4, "validation_loss": 0.55},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "got"),
+    [
+        ("epoch,train_loss\n1,0.5\n", "KeyError: 'validation_loss'"),
+        ("epoch,train_loss,validation_loss\n1,0.5,nan\n", "a number .* finite"),
+        ("epoch,train_loss,validation_loss\n1,0.5\n", "TypeError"),
+        ("epoch,train_loss,validation_loss\n1,0.5,low\n", "ValueError"),
+    ],
+)
+def test_a_damaged_history_is_refused(tmp_path: Path, content: str, got: str) -> None:
+    file = tmp_path / "history.csv"
+    file.write_text(content)
+    with pytest.raises(ArtifactError, match=rf"history\.csv: .*got {got}"):
+        read_history(file)

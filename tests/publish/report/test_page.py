@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html
 import json
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from v8.base.errors import ArtifactError
+from v8.base.wording import Table
 from v8.forecaster.series_artifact import ForecastSample, SampledForecast
+from v8.publish.report.markup import Html, element, facts, join, shown_table
 
 VOID = {"meta", "br", "hr", "link", "img", "input"}
 DEMO = "Simulated market: these numbers say nothing about real coins."
@@ -164,21 +169,6 @@ def test_where_numbers_come_from_is_folded_in_megabytes_and_short_digests(
     assert "TradingView Lightweight Charts™" in page.text  # as its licence asks for
 
 
-def test_steps_without_a_direction_have_no_row(write, make_metadata, make_run) -> None:
-    metadata = make_metadata()
-    first, *others = metadata["evaluation"]["direction"]
-    num_windows = metadata["evaluation"]["num_windows"]
-    nothing = {"num_hits": 0, "num_counted": 0, "num_rises": 0, "num_flat_actual": 0, "num_effective": 0.0}
-    for step in others:
-        step.update(nothing | {"num_flat_forecast": num_windows})
-    page = write(make_run(), [metadata])
-    table = page.text.split("Direction of the close")[1].partition("At the steps without a row")[0]
-    assert len(table.split("forecast flat")[1].split("%")) < 6  # one row of shares
-    first.update(nothing | {"num_flat_forecast": num_windows})
-    page = write(make_run(), [metadata])
-    assert "it has no direction." in page.text
-
-
 def test_failed_series_stand_with_their_whole_reason(write, make_metadata, make_run) -> None:
     reason = "LUNAUSDT-1h: needs at least 70 bars; got 41. " + "A long reason is not cut. " * 20
     page = write(make_run(("BTCUSDT-15m",), {"LUNAUSDT-1h": reason}), [make_metadata()])
@@ -286,3 +276,32 @@ def test_metadata_that_reports_cannot_read_leave_the_old_page_alone(
     with pytest.raises(ArtifactError, match="metadata of BTCUSDT-15m, key evaluation"):
         write_page(path, make_run(), [{**make_metadata(), "evaluation": None}])
     assert path.read_text() == "the old page"
+
+
+# Markup: text is escaped, markup stays, and there is no third way
+
+
+@given(text=st.text())
+def test_text_reads_the_same_inside_an_element_and_makes_no_markup(text: str) -> None:
+    made = element("p", text)
+    inner = made.removeprefix("<p>").removesuffix("</p>")
+    assert html.unescape(inner) == html.unescape(html.escape(text))
+    assert not set("<>\"'") & set(inner)
+
+
+@given(text=st.text())
+def test_an_attribute_cannot_be_left_by_its_value(text: str) -> None:
+    made = element("p", class_=text)
+    assert made.count('"') == 2
+    assert made.endswith('"></p>')
+
+
+def test_markup_is_not_escaped_again() -> None:
+    assert element("p", element("b", "&")) == "<p><b>&amp;</b></p>"
+    assert join([Html("<br>"), "<br>"]) == "<br>&lt;br&gt;"
+
+
+def test_tables_and_facts_escape_every_cell() -> None:
+    made = shown_table(Table(["<a>"], [["<b>", "<c>"]], "<d>")) + facts([("<e>", "<f>")])
+    for letter in "abcdef":
+        assert f"&lt;{letter}&gt;" in made

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
 import pytest
+from module_file import load_module
 from wandering import wandering
 
 from v8.annexes.comparison.page import comparison_page
@@ -121,16 +120,6 @@ def english(text: str) -> list[str]:
     return re.findall(r"[A-Za-z]{3,}|(?<=\d )(?:ms|[hs])\b", text)
 
 
-def neighbour(name: str) -> Any:
-    """Load a file beside this one; tests are no package."""
-    spec = spec_from_file_location(f"v8_{name}", Path(__file__).with_name(f"{name}.py"))
-    assert spec and spec.loader
-    module = module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
 def pages(
     make_metadata: Callable[..., Any],
@@ -153,8 +142,8 @@ def pages(
         write_page(folder / "report.html", run, metadata, {names[0]: HISTORY}, {names[0]: SAMPLE})
         return (folder / "report.html").read_text("utf-8")
 
-    folds = neighbour("test_backtest")
-    profiles = neighbour("test_comparison")
+    folds = load_module(Path(__file__).with_name("test_backtest.py"))
+    profiles = load_module(Path(__file__).with_name("test_comparison.py"))
 
     def backtest() -> str:
         cells = [

@@ -6,18 +6,15 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from forked import called
+from module_file import load_module
 from signs import without_signs
 
 from v8.base.storage import write_json
 from v8.forecaster.series_artifact import ForecastSample, SampledForecast
-from v8.profile.profile import load_profile
-from v8.profile.tasks import TASKS
 
 pytestmark = pytest.mark.process
 
@@ -32,36 +29,13 @@ SAMPLE = ForecastSample(
 )
 
 
-def whole(content: dict[str, Any]) -> dict[str, Any]:
-    """Add what a report does not show, but every model's metadata holds."""
-    moment = "2024-09-06T00:00:00+00:00"
-    profile = load_profile("aligned")
-    content["candles"] |= {"first_open": moment, "last_open": moment, "num_bars": 8_000, "digest": "ab" * 32}
-    content["training"] |= {"precision": "float32", "device": "CPU:0"}
-    tasks = content["evaluation"]["tasks"]
-    return content | {
-        "created_at": moment,
-        "profile": profile.model_dump(mode="json"),
-        "profile_digest": profile.digest,
-        "features": [{"name": "close", "definition": "close: the last price"}],
-        "lookback_bars": profile.lookback_bars,
-        "horizon_bars": 3,
-        "bar_s": 900,
-        "tasks": {task: {"columns": list(TASKS[task].columns), "unit": "price"} for task in tasks},
-        "num_parameters": 1_000,
-        "model_sha256": "ab" * 32,
-        "versions": {"python": "3.11.9", "keras": "3.12.0", "v8": "0.1.0"},
-        "machine": {"cpu": "some cores", "num_cores": 2, "memory_bytes": 8_000_000_000},
-    }
-
-
 @pytest.fixture
-def run(tmp_path: Path, make_run: Callable[..., Any], make_metadata: Callable[..., Any]) -> Path:
-    folder = tmp_path / "aligned"
-    write_json(folder / "run.json", make_run())
-    write_json(folder / "BTCUSDT-15m" / "metadata.json", whole(make_metadata(best_epoch=1, epochs_run=1)))
-    write_json(folder / "BTCUSDT-15m" / "forecasts.json", SAMPLE.to_json())
-    (folder / "BTCUSDT-15m" / "history.csv").write_text("epoch,train_loss,validation_loss\n1,0.5,0.6\n")
+def run(tmp_path: Path) -> Path:
+    """A run of one series; what lies in the place of its model is never read."""
+    made_runs = load_module(Path(__file__).parents[1] / "hub" / "made_runs.py")
+    (tmp_path / "model").write_bytes(b"no model")
+    folder: Path = made_runs.RunMaker(tmp_path, tmp_path / "model")([SAMPLE.series])
+    write_json(folder / SAMPLE.series / "forecasts.json", SAMPLE.to_json())
     return folder
 
 

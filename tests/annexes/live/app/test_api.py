@@ -305,3 +305,27 @@ def test_the_description_is_valid_openapi() -> None:
     broken["paths"]["/api/series"]["get"]["parameters"] = [{"name": "limit", "in": "nowhere"}]
     with pytest.raises(OpenAPIValidationError):
         validate(broken, cls=OpenAPIV31SpecValidator)
+
+
+def test_the_dashboard_for_grafana_shows_every_metric_and_no_other_each_panel_in_a_place_of_its_own() -> None:
+    file = Path(__file__).parents[4] / "docs/en/how-to/grafana-dashboard.json"
+    dashboard = json.loads(file.read_text("utf-8"))
+    metrics = description()["paths"]["/metrics"]["get"]["x-metrics"].keys()
+    panels = dashboard["panels"]
+    taken: set[tuple[int, int]] = set()
+    named: set[str] = set()
+    for panel in panels:
+        place = panel["gridPos"]
+        columns = range(place["x"], place["x"] + place["w"])
+        cells = {(x, y) for x in columns for y in range(place["y"], place["y"] + place["h"])}
+        assert place["x"] + place["w"] <= 24  # the width of a dashboard
+        assert not cells & taken, panel["title"]
+        taken |= cells
+        assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"])
+        named |= {name for target in panel["targets"] for name in re.findall(r"\bv8_\w+", target["expr"])}
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    assert named == set(metrics)  # each is shown, and no other
+    for page in (file.with_name("monitoring.md"), file.parents[2] / "zh-TW/how-to/monitoring.md"):
+        text = page.read_text("utf-8")
+        assert set(re.findall(r"\bv8_\w+", text)) <= set(metrics)
+        assert [panel["title"] for panel in panels if panel["title"] not in text] == []

@@ -2,30 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ledger_entries import ISSUER, made_entry, made_score
 
 from v8.annexes.live.ledger.database import Ledger
-from v8.annexes.live.ledger.entries import Entry, Issuer, Score
-
-
-@pytest.fixture
-def make_entry() -> Callable[..., Entry]:
-    return made_entry
-
-
-@pytest.fixture
-def make_score() -> Callable[..., Score]:
-    return made_score
-
-
-@pytest.fixture
-def change_issuer() -> Callable[..., Issuer]:
-    return lambda **changes: replace(ISSUER, **changes)
 
 
 @pytest.fixture

@@ -5,31 +5,41 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-import threading
+import zlib
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
-from ledger_entries import FIRST_S, made_entry, made_score, said
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+from ledger_entries import FIRST_S, ISSUER, made_entry, made_score, said
 from typer.testing import CliRunner
 
 from v8.annexes.live.ledger.database import Ledger, make_tables
-from v8.annexes.live.ledger.entries import Entry, ForecastCounts, Issuer, Score, place_name
+from v8.annexes.live.ledger.entries import (
+    ForecastCounts,
+    Score,
+    pack,
+    place_name,
+    unpack,
+    unpack_plain,
+)
 from v8.annexes.live.ledger.record import live_record
 from v8.base.errors import ArtifactError, StorageError
 from v8.cli.app import app
 
 PLACE = "./tiny"
 SERIES = "BTCUSDT-15m"
-Made = Callable[..., Entry]
 
 
-def test_a_forecast_comes_back_as_it_was_written(ledger: Ledger, make_entry: Made) -> None:
-    written = make_entry(3)
+def test_a_forecast_comes_back_as_it_was_written(ledger: Ledger) -> None:
+    written = made_entry(3)
     assert ledger.add(written)
     (read,) = ledger.pending(PLACE, SERIES).values()
     assert (read.issuer, read.issued_for_s, read.written_s) == (
@@ -44,33 +54,29 @@ def test_a_forecast_comes_back_as_it_was_written(ledger: Ledger, make_entry: Mad
     np.testing.assert_array_equal(said(read, "naive")["volatility"], [[121.0], [122.0]])
 
 
-def test_a_close_of_a_series_has_one_forecast_whoever_comes_second(
-    ledger: Ledger, make_entry: Made, change_issuer: Callable[..., Issuer]
-) -> None:
-    assert ledger.add(make_entry(0))
-    assert not ledger.add(make_entry(0, change_issuer(model_sha256="9" * 64)))
-    assert ledger.add(make_entry(0, change_issuer(place="you/name")))
-    assert ledger.add(make_entry(1))
+def test_a_close_of_a_series_has_one_forecast_whoever_comes_second(ledger: Ledger) -> None:
+    assert ledger.add(made_entry(0))
+    assert not ledger.add(made_entry(0, replace(ISSUER, model_sha256="9" * 64)))
+    assert ledger.add(made_entry(0, replace(ISSUER, place="you/name")))
+    assert ledger.add(made_entry(1))
     pending = [*ledger.pending(PLACE, SERIES).values()]
     assert pending[0].issuer.model_sha256 == "0" * 64
-    assert ledger.newest(PLACE, SERIES) == make_entry(1).issued_for_s
-    assert [entry.issued_for_s for entry in pending] == [make_entry(n).issued_for_s for n in (0, 1)]
+    assert ledger.newest(PLACE, SERIES) == made_entry(1).issued_for_s
+    assert [entry.issued_for_s for entry in pending] == [made_entry(n).issued_for_s for n in (0, 1)]
     assert ledger.places() == [PLACE, "you/name"]
     assert ledger.series(PLACE) == [SERIES]
     assert ledger.newest(PLACE, "ETHUSDT-15m") is None
 
 
-def test_a_score_is_written_once_and_ends_the_waiting(
-    ledger: Ledger, make_entry: Made, make_score: Callable[..., Score]
-) -> None:
-    entries = [make_entry(number, delay_s=1_000 if number == 2 else 5) for number in range(4)]
+def test_a_score_is_written_once_and_ends_the_waiting(ledger: Ledger) -> None:
+    entries = [made_entry(number, delay_s=1_000 if number == 2 else 5) for number in range(4)]
     for entry in entries:
         ledger.add(entry)
     first, second, *rest = ledger.pending(PLACE, SERIES)
     assert [*ledger.pending(PLACE, SERIES, entries[2].issued_for_s)] == rest
     losses = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
-    assert ledger.add_score(first, make_score(losses, entries[0]))
-    assert not ledger.add_score(first, make_score([[9.0, 9.0]] * 3, entries[0]))
+    assert ledger.add_score(first, made_score(losses, entries[0]))
+    assert not ledger.add_score(first, made_score([[9.0, 9.0]] * 3, entries[0]))
     assert ledger.add_score(second, Score(entries[1].due_s, None, None, None))
     assert [one.issued_for_s for one in ledger.pending(PLACE, SERIES).values()] == [
         entry.issued_for_s for entry in entries[2:]
@@ -96,12 +102,10 @@ def test_a_score_is_written_once_and_ends_the_waiting(
         "INSERT OR REPLACE INTO tracks VALUES (7, './tiny', 'BTCUSDT-15m')",
     ],
 )
-def test_no_row_is_changed_or_removed(
-    ledger: Ledger, make_entry: Made, make_score: Callable[..., Score], statement: str
-) -> None:
-    ledger.add(make_entry())
+def test_no_row_is_changed_or_removed(ledger: Ledger, statement: str) -> None:
+    ledger.add(made_entry())
     ((number, entry),) = ledger.pending(PLACE, SERIES).items()
-    ledger.add_score(number, make_score([[1.0, 1.0]] * 3, entry))
+    ledger.add_score(number, made_score([[1.0, 1.0]] * 3, entry))
     with (
         sqlite3.connect(ledger.path) as other,
         pytest.raises(sqlite3.IntegrityError, match="only added to"),
@@ -111,23 +115,15 @@ def test_no_row_is_changed_or_removed(
     assert ledger.count_forecasts(PLACE, SERIES).num_scored == 1
 
 
-def test_one_process_writes_and_others_read_meanwhile(ledger: Ledger, make_entry: Made) -> None:
+def test_one_process_writes_and_others_read_meanwhile(ledger: Ledger) -> None:
     with pytest.raises(ArtifactError, match=r"ledger.sqlite: .*got process \d+ at work"):
         Ledger.open_to_write(ledger.path)
     with Ledger.open(ledger.path) as reader:
         assert reader.newest(PLACE, SERIES) is None
-        ledger.add(make_entry())
-        assert reader.newest(PLACE, SERIES) == make_entry().issued_for_s
+        ledger.add(made_entry())
+        assert reader.newest(PLACE, SERIES) == made_entry().issued_for_s
         with pytest.raises(StorageError, match="readonly"):
-            reader.add(make_entry(1))
-
-
-def test_a_ledger_that_is_let_go_can_be_written_again(tmp_path: Path, make_entry: Made) -> None:
-    for number in range(2):
-        with Ledger.open_to_write(tmp_path / "runs" / "ledger.sqlite") as ledger:
-            assert ledger.add(make_entry(number))
-    left = sorted(path.name for path in (tmp_path / "runs").iterdir())
-    assert [name for name in left if not name.startswith(".")] == ["ledger.sqlite"]
+            reader.add(made_entry(1))
 
 
 def foreign(path: Path) -> None:
@@ -188,61 +184,27 @@ def test_a_ledger_that_is_not_there_is_said_and_not_made_by_reading(tmp_path: Pa
     [
         ("UPDATE forecasts SET forecasts = X'FFFFFF'", "forecast 1 with no packed numbers"),
         ("UPDATE forecasts SET forecasts = substr(forecasts, 1, 9)", "forecast 1 with not 30 numbers"),
-        ("UPDATE forecasts SET forecasts = 7", "forecast 1 with"),
         ("UPDATE forecasts SET issued_for_s = 1.5", "forecast 1"),
-        ("UPDATE forecasts SET candles_digest = 'x'", "forecast 1"),
         ("UPDATE forecasts SET issued_for_s = 'soon'", "forecasts with invalid literal"),
         ("UPDATE tracks SET series = '../../etc'", "tracks with"),
-        ("UPDATE tracks SET series = 7", "tracks with"),
         ("UPDATE issuers SET about = '{'", "issuer 1 with"),
-        ("UPDATE issuers SET about = '[]'", "issuer 1 with"),
         (f"UPDATE issuers SET about = '{'[' * 100_000}'", "issuer 1 with more values"),
         ("UPDATE issuers SET about = '{}'", "no such key"),
         ("UPDATE issuers SET about = replace(about, 'naive', 'x')", "issuer 1"),
     ],
 )
 def test_what_somebody_changed_past_the_triggers_is_refused(
-    tmp_path: Path, make_entry: Made, statement: str, match: str
+    tmp_path: Path, statement: str, match: str
 ) -> None:
     path = tmp_path / "ledger.sqlite"
     with Ledger.open_to_write(path) as ledger:
-        ledger.add(make_entry())
+        ledger.add(made_entry())
     change_anyway(path, statement)
     with Ledger.open(path) as ledger, pytest.raises(ArtifactError, match=match) as caught:
         for series in ledger.series(PLACE):
             ledger.newest(PLACE, series)
             ledger.pending(PLACE, series)
     assert len(str(caught.value)) <= 600
-
-
-def test_a_byte_that_is_no_text_is_damage_wherever_it_stands(tmp_path: Path, make_entry: Made) -> None:
-    path = tmp_path / "ledger.sqlite"
-    changed = tmp_path / "changed.sqlite"
-    with Ledger.open_to_write(path) as ledger:
-        ledger.add(make_entry())
-    content = path.read_bytes()
-    texts = [
-        b"CREATE ",
-        b"a ledger is only",
-        b"BTCUSDT-15m",
-        b"./tiny",
-        b"naive",
-        b"2" * 64,
-        b"tracks",
-    ]
-    places = [found.start() + 3 for text in texts for found in re.finditer(re.escape(text), content)]
-    for place in places:
-        changed.write_bytes(content[:place] + b"\xff" + content[place + 1 :])
-        with suppress(ArtifactError):  # an index that is not read may be damaged
-            read_all(changed)
-    assert len(places) > 50
-
-
-def read_all(path: Path) -> None:
-    with Ledger.open(path) as ledger:
-        for place in ledger.places():
-            for series in ledger.series(place):
-                ledger.pending(place, series)
 
 
 @pytest.fixture(scope="module")
@@ -388,15 +350,6 @@ def test_the_command_shows_no_error_of_a_damaged_ledger(sound: bytes, tmp_path: 
     assert "error: " in result.stderr and "ledger's file" in result.stderr
 
 
-def test_a_forecast_whose_issuer_is_gone_is_damage(tmp_path: Path, make_entry: Made) -> None:
-    path = tmp_path / "ledger.sqlite"
-    with Ledger.open_to_write(path) as ledger:
-        ledger.add(make_entry())
-    change_anyway(path, "DELETE FROM issuers")
-    with pytest.raises(ArtifactError, match=r"ledger.sqlite: .*got issuer 1 with"):
-        read_all(path)
-
-
 def change_anyway(path: Path, statement: str) -> None:
     """Do what the triggers forbid, and put them back."""
     with sqlite3.connect(path) as other:
@@ -409,25 +362,25 @@ def change_anyway(path: Path, statement: str) -> None:
     other.close()
 
 
-def test_a_full_disk_is_a_place_that_cannot_be_written(ledger: Ledger, make_entry: Made) -> None:
-    ledger.add(make_entry())
+def test_a_full_disk_is_a_place_that_cannot_be_written(ledger: Ledger) -> None:
+    ledger.add(made_entry())
     ledger._connection.execute("PRAGMA max_page_count = 1")
     with pytest.raises(StorageError, match="full"):
         for number in range(1, 200):
-            ledger.add(make_entry(number))
+            ledger.add(made_entry(number))
     ledger._connection.execute("PRAGMA max_page_count = 1000000")
-    assert ledger.add(make_entry(500))
+    assert ledger.add(made_entry(500))
 
 
-def test_a_ledger_where_nothing_can_be_written_is_read(tmp_path: Path, make_entry: Made) -> None:
+def test_a_ledger_where_nothing_can_be_written_is_read(tmp_path: Path) -> None:
     path = tmp_path / "there" / "ledger.sqlite"
     with Ledger.open_to_write(path) as ledger:
-        ledger.add(make_entry())
+        ledger.add(made_entry())
     path.chmod(0o444)
     path.parent.chmod(0o555)
     try:
         with Ledger.open(path) as reader:
-            assert reader.newest(PLACE, SERIES) == make_entry().issued_for_s
+            assert reader.newest(PLACE, SERIES) == made_entry().issued_for_s
     finally:
         path.parent.chmod(0o755)
 
@@ -440,24 +393,33 @@ def test_runs_are_named_from_the_ledger_s_folder_so_that_both_can_be_moved(tmp_p
     assert place_name("./aligned", ledger) == "./aligned"
 
 
-def test_a_log_that_goes_while_one_looks_for_it_is_no_fault_of_the_place(tmp_path: Path) -> None:
-    """Whoever closes a ledger last removes its log, at any moment; this file then turns out to be none."""
-    file = tmp_path / "ledger.sqlite"
-    log = tmp_path / "ledger.sqlite-wal"
-    is_over = threading.Event()
-    file.write_bytes(b"no ledger at all" * 64)
+# Packed numbers: what is read is what was written, or an error
 
-    def come_and_go() -> None:
-        while not is_over.is_set():
-            log.touch()
-            log.unlink()
+SHAPES = array_shapes(min_dims=1, max_dims=3, max_side=6)
+SINGLE = st.floats(width=32, allow_nan=False, allow_infinity=False)
+DOUBLE = st.floats(allow_nan=False, allow_infinity=False)
 
-    other = threading.Thread(target=come_and_go)
-    other.start()
-    try:
-        for _ in range(1_000):
-            with pytest.raises(ArtifactError, match="must be a ledger"):
-                Ledger.open(file)
-    finally:
-        is_over.set()
-        other.join()
+
+@given(arrays(np.float32, SHAPES, elements=SINGLE), arrays(np.float64, SHAPES, elements=DOUBLE))
+def test_numbers_come_back_to_the_bit(single: np.ndarray, double: np.ndarray) -> None:
+    assert unpack(pack(single), single.shape).tobytes() == single.tobytes()
+    assert unpack_plain(double.astype("<f8").tobytes(), double.shape).tobytes() == double.tobytes()
+
+
+@given(st.binary(max_size=200))
+def test_bytes_that_nobody_packed_are_refused(content: bytes) -> None:
+    with pytest.raises(ValueError, match=r"no packed numbers|not 3 numbers"):
+        unpack(content, (3,))
+
+
+def test_a_bomb_is_not_unpacked() -> None:
+    with pytest.raises(ValueError, match="not 3 numbers"):
+        unpack(zlib.compress(bytes(1 << 24)), (3,))
+
+
+@pytest.mark.parametrize("strange", [np.nan, np.inf])
+def test_numbers_that_are_none_are_refused(strange: float) -> None:
+    with pytest.raises(ValueError, match="infinite or none"):
+        unpack(pack(np.array([1, strange], np.float32)), (2,))
+    with pytest.raises(ValueError, match="infinite or none"):
+        unpack_plain(np.array([1, strange]).tobytes(), (2,))

@@ -9,32 +9,30 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ledger_entries import ISSUER, made_entry, made_score
 
-from v8.annexes.live.ledger.coverage import Coverage, merge_coverages
+from v8.annexes.live.ledger.coverage import Coverage
 from v8.annexes.live.ledger.database import Ledger
-from v8.annexes.live.ledger.entries import Entry, Issuer, Score
+from v8.annexes.live.ledger.entries import Score
 from v8.annexes.live.ledger.record import MIN_DAYS, LiveRecord, live_board, live_record
 from v8.base.errors import ArtifactError
-from v8.model.evaluation.significance import corrected_p_values, diebold_mariano
+from v8.model.evaluation.significance import diebold_mariano
 
 PLACE = "./tiny"
-Change = Callable[..., Issuer]
 
 
 @pytest.fixture
-def fill(
-    ledger: Ledger, make_entry: Callable[..., Entry], make_score: Callable[..., Score], change_issuer: Change
-) -> Callable[..., None]:
+def fill(ledger: Ledger) -> Callable[..., None]:
     """Write scored forecasts of a series: losses of shape (N, K, T), closes by their number of bars."""
 
     def write(losses: np.ndarray, numbers: Any = None, delay_s: int = 5, **about: Any) -> None:
         numbers = range(len(losses)) if numbers is None else numbers
         for number, one in zip(numbers, losses, strict=True):
-            entry = make_entry(int(number), change_issuer(**about), delay_s=delay_s)
+            entry = made_entry(int(number), replace(ISSUER, **about), delay_s=delay_s)
             assert ledger.add(entry)
             pending = ledger.pending(PLACE, entry.issuer.series, entry.issued_for_s)
             ((key, _),) = pending.items()
-            ledger.add_score(key, make_score(one, entry))
+            ledger.add_score(key, made_score(one, entry))
 
     return write
 
@@ -77,18 +75,16 @@ def test_all_forecasters_stand_on_the_board_of_the_evaluation(
     assert list(live_board(ledger, "nowhere")) == []
 
 
-def test_coverage_is_counted_over_steps_and_columns_of_what_was_in_time(
-    ledger: Ledger, make_entry: Callable[..., Entry], change_issuer: Change
-) -> None:
+def test_coverage_is_counted_over_steps_and_columns_of_what_was_in_time(ledger: Ledger) -> None:
     levels = ("model_q5", "model_q25", "model_q75", "model_q97-5", "model_q95")
-    issuer = change_issuer(forecasters=("model", "naive", *levels))
+    issuer = replace(ISSUER, forecasters=("model", "naive", *levels))
     # Eight values of candles and two of volatility; the actual values are 0 to 9 around a model that says
     # 4.5.
     actual = np.arange(10, dtype=np.float32)
     says = dict(zip(issuer.forecasters, (4.5, 4.5, 1, 3, 6, 99, 9), strict=True))
     values = np.repeat(np.array([*says.values()], np.float32)[:, None], 10, axis=1)
     for number, delay_s in ((0, 5), (1, 5), (2, 900)):
-        entry = replace(make_entry(number, issuer, delay_s=delay_s), values=values - (delay_s == 900) * 50)
+        entry = replace(made_entry(number, issuer, delay_s=delay_s), values=values - (delay_s == 900) * 50)
         ledger.add(entry)
         ((key, _),) = ledger.pending(PLACE, issuer.series, entry.issued_for_s).items()
         ledger.add_score(key, Score(entry.due_s, "3" * 64, actual, np.full((7, 2), 0.5)))
@@ -101,13 +97,6 @@ def test_coverage_is_counted_over_steps_and_columns_of_what_was_in_time(
     assert record.tasks["ohlc"].relative_crps == 1.0
 
 
-def test_coverages_of_several_series_are_added_where_they_have_the_same_interval() -> None:
-    one = Coverage({"90 %": 8, "50 %": 5}, 10)
-    other = Coverage({"50 %": 1}, 2)
-    assert merge_coverages([one, None, other]) == Coverage({"50 %": 6}, 12)
-    assert merge_coverages([None]) is None
-
-
 def test_what_was_written_late_is_counted_apart_and_in_no_error(
     ledger: Ledger, fill: Callable[..., None]
 ) -> None:
@@ -117,13 +106,6 @@ def test_what_was_written_late_is_counted_apart_and_in_no_error(
     assert record.series[0].tasks["ohlc"].errors["model"] == 1.0
     assert record.series[0].tasks["ohlc"].num_scored == 3
     assert (record.counts.num_issued, record.counts.num_late, record.counts.num_scored) == (5, 2, 5)
-
-
-def test_a_forecast_in_the_last_second_of_its_first_bar_is_in_time(
-    ledger: Ledger, fill: Callable[..., None]
-) -> None:
-    fill(np.full((1, 3, 2), 1.0), delay_s=899)
-    assert live_record(ledger, PLACE).counts.num_late == 0
 
 
 def test_fewer_than_a_week_of_days_is_not_yet_known(ledger: Ledger, fill: Callable[..., None]) -> None:
@@ -176,16 +158,6 @@ def test_timeframes_meet_at_the_closes_they_share(ledger: Ledger, fill: Callable
     assert together.num_scored == 10
 
 
-def test_p_values_of_several_series_are_corrected_together(ledger: Ledger, fill: Callable[..., None]) -> None:
-    names = ["BTCUSDT-15m", "ETHUSDT-15m"]
-    for seed, name in enumerate(names):
-        fill(drawn(8 * 96, 1.0, 1.02, 1.5, seed=seed), series=name)
-    lives = [one.tasks["ohlc"].naive for one in live_record(ledger, PLACE).series]
-    p_values = [live.p_value for live in lives]
-    assert None not in p_values
-    assert [live.corrected_p_value for live in lives] == corrected_p_values(p_values)
-
-
 def test_generations_are_told_apart_and_joined_by_the_baselines_that_all_had(
     ledger: Ledger, fill: Callable[..., None]
 ) -> None:
@@ -199,14 +171,12 @@ def test_generations_are_told_apart_and_joined_by_the_baselines_that_all_had(
     assert one.tasks["ohlc"].naive.outcome == "equals"
 
 
-def test_a_ledger_without_actual_values_has_a_record_that_says_so(
-    ledger: Ledger, make_entry: Callable[..., Entry]
-) -> None:
+def test_a_ledger_without_actual_values_has_a_record_that_says_so(ledger: Ledger) -> None:
     assert live_record(ledger, PLACE) == LiveRecord(PLACE, (), {})
-    ledger.add(make_entry())
+    ledger.add(made_entry())
     record = live_record(ledger, PLACE)
     assert (record.tasks, record.counts.num_pending, record.series[0].tasks) == ({}, 1, {})
-    assert record.series[0].newest_s == make_entry().issued_for_s
+    assert record.series[0].newest_s == made_entry().issued_for_s
 
 
 def test_errors_below_zero_are_nobody_s(ledger: Ledger, fill: Callable[..., None]) -> None:
@@ -223,10 +193,8 @@ def test_a_market_that_stood_still_has_no_multiple(ledger: Ledger, fill: Callabl
     assert json.loads(json.dumps(record.to_json(), allow_nan=False))["num_scored"] == 6
 
 
-def test_live_coverage_leaves_out_what_has_no_width(
-    ledger: Ledger, make_entry: Callable[..., Entry], change_issuer: Change
-) -> None:
-    issuer = change_issuer(forecasters=("model", "naive", "model_q5", "model_q95"))
+def test_live_coverage_leaves_out_what_has_no_width(ledger: Ledger) -> None:
+    issuer = replace(ISSUER, forecasters=("model", "naive", "model_q5", "model_q95"))
     actual = np.full(10, 85_825.0, np.float32)
     values = np.repeat(actual[None], 4, axis=0)
     values[2] -= 1.0
@@ -236,7 +204,7 @@ def test_live_coverage_leaves_out_what_has_no_width(
     values[2:, :2] = [[85_825.0625], [85_825.078125]]
     values[2:, 2] += 5.0
     values[2:, 8:] = actual[8:]
-    entry = replace(make_entry(0, issuer, delay_s=5), values=values)
+    entry = replace(made_entry(0, issuer, delay_s=5), values=values)
     ledger.add(entry)
     ((key, _),) = ledger.pending(PLACE, issuer.series, entry.issued_for_s).items()
     ledger.add_score(key, Score(entry.due_s, "3" * 64, actual, np.full((4, 2), 0.5)))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from ledger_entries import said
+from ledger_entries import ISSUER, said
 from tiny_profiles import tiny_profile
 
 from v8.annexes.live.ledger.baselines import FittedBaselines, baseline_bars, fit_baselines, fitted_until_s
-from v8.annexes.live.ledger.entries import VOID_AFTER_S, Entry, Issuer, score, scoring_bars
+from v8.annexes.live.ledger.entries import VOID_AFTER_S, Entry, score, scoring_bars
 from v8.base.errors import DataError
 from v8.data.features import compute_table
 from v8.data.market.candles import Candles
@@ -51,13 +51,12 @@ def fitted(candles: Candles, profile: Profile, until_s: int) -> FittedBaselines:
 
 
 @pytest.fixture
-def entry(
-    candles: Candles, profile: Profile, fitted: FittedBaselines, change_issuer: Callable[..., Issuer]
-) -> Entry:
+def entry(candles: Candles, profile: Profile, fitted: FittedBaselines) -> Entry:
     """What the baselines say of the bars after the candle that is twenty from the end."""
     newest = candles.newest(baseline_bars(profile), int(candles.open_time_s[-21]))
     forecast = {"model": fitted.forecast(newest)["har"], **fitted.forecast(newest)}
-    issuer = change_issuer(
+    issuer = replace(
+        ISSUER,
         horizon_bars=profile.horizon_bars,
         tasks={task: TASKS[task].columns for task in profile.tasks},
         forecasters=tuple(forecast),
