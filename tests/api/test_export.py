@@ -168,25 +168,18 @@ def test_a_file_that_v8_did_not_write_is_replaced_only_with_overwrite(
     assert export(*words, tmp_path / "link.csv").exit_code == 2
 
 
-@pytest.mark.parametrize("command", ["backtest", "predict", "compare-profiles"])
-def test_every_command_that_writes_a_file_where_a_user_says_leaves_those_of_others(
-    command: str, trained_run: Any, tmp_path: Path
+def test_a_back_test_leaves_a_file_of_others_where_its_forecasts_should_lie(
+    trained_run: Any, tmp_path: Path
 ) -> None:
-    name = {"backtest": "all.csv", "predict": "BTCUSDT-15m.png", "compare-profiles": "compare.csv"}[command]
-    file = tmp_path / name
-    folder = ("--data-dir", trained_run.candles_dir, "--source", "files")
-    words: dict[str, tuple[Any, ...]] = {
-        "backtest": ("--forecasts", file, "--out", tmp_path / "folds"),
-        "predict": (trained_run.path, "--all", "--plot", tmp_path),
-        "compare-profiles": (trained_run.path, trained_run.path, "--out", tmp_path),
-    }
+    file = tmp_path / "all.csv"
     file.write_text("precious")
-    result = CliRunner().invoke(app, [command, *map(str, (*words[command], *folder))])
+    words = ("--forecasts", file, "--out", tmp_path / "folds", "--data-dir", trained_run.candles_dir)
+    result = CliRunner().invoke(app, ["backtest", *map(str, words), "--source", "files"])
     assert result.exit_code == 2, result.output
     assert f"; got another file at {file}." in result.stderr
     assert "or add --overwrite to replace it." in result.stderr
     assert file.read_text() == "precious"
-    assert [each.name for each in tmp_path.iterdir()] == [name]
+    assert [each.name for each in tmp_path.iterdir()] == [file.name]
 
 
 def with_states(run: Path, states: dict[str, Any]) -> None:

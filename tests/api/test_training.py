@@ -133,7 +133,6 @@ def test_a_model_that_is_not_evaluated_is_the_same_and_never_looks_evaluated(
         (("report",), 0, "Not evaluated: "),
         (("predict", "--series", "BTCUSDT-15m", "--allow-old"), 0, "It was not evaluated"),
         (("publish", "--repo", "a/b", "--partial"), 3, "; got no evaluation"),
-        (("update",), 3, "; got no evaluation"),
         (("app",), 3, "; got no evaluation"),
     ],
 )

@@ -81,13 +81,9 @@ def imported_by(*words: str) -> tuple[set[str], subprocess.CompletedProcess[str]
     ("words", "status"),
     [
         (["--help"], 0),
-        (["run", "--help"], 0),
         (["predict", "--help"], 0),
         (["predict", "runs/aligned", "--format", "xml"], 2),
-        (["run", "--profile", "alignd"], 2),
-        (["run", "--series", "BTCUSDT"], 2),
         (["run", "--epochs", "0"], 2),
-        (["run", "--flag-of-nobody"], 2),
     ],
 )
 def test_help_and_usage_errors_start_neither_tensorflow_nor_pandas(words: list[str], status: int) -> None:
@@ -95,59 +91,6 @@ def test_help_and_usage_errors_start_neither_tensorflow_nor_pandas(words: list[s
     assert done.returncode == status, done.stderr
     assert imported.isdisjoint({"tensorflow", "keras", "pandas", "pyarrow"})
     assert "typer" in imported
-
-
-@pytest.mark.process
-def test_what_carries_out_commands_is_imported_without_any_extra() -> None:
-    extras = [
-        "onnx",
-        "onnxruntime",
-        "arch",
-        "lightgbm",
-        "optuna",
-        "ray",
-        "ccxt",
-        "yfinance",
-        "apprise",
-        "mcp",
-    ]
-    modules = [
-        "v8.cli.runs",
-        "v8.cli.forecasts",
-        "v8.api.export",
-        "v8.api.backtests",
-        "v8.annexes.trading.study",
-    ]
-    code = (
-        f"import sys; sys.modules.update(dict.fromkeys({extras}))\n"  # what Python takes for: not there
-        f"import {', '.join(modules)}"
-    )
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert process.returncode == 0, process.stderr
-
-
-@pytest.mark.process
-@pytest.mark.parametrize(
-    ("words", "match"),
-    [
-        (["--profile", "alignd"], "error: --profile alignd: .*aligned"),
-        (["--series", "BTC-15m", "--series", "BTC-15m"], "error: --series: .*; got BTC-15m"),
-        (["--source", "visoin"], "Did you mean vision"),
-        (["--source", "files"], "--source files: .*; got no --data-dir"),
-        (["--source", "demo", "--device", "tpu"], "--device: .*; got 'tpu'"),
-        (["--precision", "float8"], "training.precision"),
-        (["--no-mixed-precision", "--precision", "mixed_float16"], "--no-mixed-precision: trains in float32"),
-        (["--fresh", "--resume"], "--fresh: .*; got --resume "),
-        (["--redo", "BTCUSDT-15m", "--series", "ETHUSDT-1h"], "--redo: .*BTCUSDT-15m"),
-    ],
-)
-def test_a_usage_error_is_one_line_and_exits_2(words: list[str], match: str, tmp_path: Path) -> None:
-    process = call("run", "--runs", str(tmp_path / "runs"), *words)
-    assert process.returncode == 2
-    assert process.stdout == ""
-    assert re.search(match, process.stderr)
-    assert len(process.stderr.splitlines()) == 1
-    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.process
@@ -168,14 +111,6 @@ def test_data_tells_each_series_and_exits_3_when_one_has_none(tmp_path: Path) ->
     shown: Any = call("data", "--source", "demo", "--series", "BTCUSDT-15m", "--bars", "200")
     assert shown.returncode == 0
     assert "BTCUSDT-15m: 200 of 200 rows kept" in shown.stdout
-
-
-@pytest.mark.process
-def test_report_of_no_run_is_one_line_and_exits_3(tmp_path: Path) -> None:
-    process = call("report", str(tmp_path / "nothing"))
-    assert process.returncode == 3
-    assert len(process.stderr.splitlines()) == 1
-    assert not (tmp_path / "nothing").exists()
 
 
 @pytest.mark.process
@@ -213,7 +148,6 @@ def test_the_version_is_told_without_a_command() -> None:
     [
         ("run --list >&-", 0),
         ("run --list <&- >&- 2>&-", 0),
-        ("run --profile nothing 2>&-", 2),
         ("run --profile nothing >&- 2>&-", 2),
     ],
 )

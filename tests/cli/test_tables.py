@@ -54,15 +54,6 @@ def test_as_many_first_columns_are_repeated_as_tell_the_rows_apart(
     assert starts == [["all", "folds", task] for _ in range(2) for task in ("ohlc", "bands")]
 
 
-def test_a_wider_terminal_takes_more_columns_in_one_part(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
-    print_table(Table(("series", *"abcdefghi"), [("BTCUSDT-15m", *["0123456789"] * 9)], "Title"))
-    title, _, rule, row, _ = capsys.readouterr().out.splitlines()
-    assert title == "Title" and len(rule) == len(row.rstrip()) == 11 + 9 * 12
-
-
 def test_prose_is_broken_between_words(capsys: pytest.CaptureFixture[str]) -> None:
     reason = "needs at least seventy bars, and there are forty-one of them. " * 3
     print_table(Table(("series", "reason"), [("BTCUSDT-15m", reason)], "Failed", is_prose=True))

@@ -17,12 +17,13 @@ from typing import Any
 import pytest
 import yaml
 from tiny_profiles import tiny_profile
+from typer.testing import CliRunner
 
 from v8.annexes.comparison.comparing import ComparisonOptions, check_places
 from v8.annexes.comparison.measurement import profile_order
 from v8.base.errors import ProfileError
+from v8.cli.app import app
 from v8.model.evaluation.evaluation import Evaluation
-from v8.profile.profile import load_profile
 
 REPOSITORY = Path(__file__).parents[3]
 BARS = 700
@@ -107,31 +108,6 @@ def test_the_baseline_is_the_last_profile_and_the_budget_is_said(
 
 @pytest.mark.nightly
 @pytest.mark.process
-def test_every_stage_of_a_measurement_took_time(content: dict[str, Any]) -> None:
-    for one in content["measurements"]:
-        (model,) = one["models"]
-        stages = (
-            "candles",
-            "features",
-            "windows",
-            "build",
-            "compile",
-            "train",
-            "validate",
-            "evaluate",
-            "save",
-        )
-        assert all(model["seconds"][stage] > 0 for stage in stages)
-        assert model["seconds"]["features_warm"] > 0
-        assert one["import_s"] > 0.5  # nobody starts TensorFlow faster
-        assert 100e6 < one["peak_process_bytes"] < 8e9
-        assert one["matmul_gflop_per_s"] > 0
-        assert (model["epochs_run"], one["own_epochs"]) == (1, 3)
-        assert 0 < model["epoch_s"] <= model["seconds"]["train"] + model["seconds"]["validate"]
-
-
-@pytest.mark.nightly
-@pytest.mark.process
 def test_a_measurement_leaves_a_run_like_any_other(place: Path, content: dict[str, Any]) -> None:
     for one in content["measurements"]:
         run = place / "out" / "runs" / one["profile"]
@@ -151,15 +127,6 @@ def test_a_measurement_leaves_a_run_like_any_other(place: Path, content: dict[st
     ]
     digests = {run["series"]["BTCUSDT-15m"]["candles"]["digest"] for run in runs}
     assert len(digests) == 1  # the same candles
-
-
-@pytest.mark.nightly
-@pytest.mark.process
-def test_features_are_cold_in_every_measurement_and_the_users_store_is_left_alone(
-    place: Path, done: subprocess.CompletedProcess[str]
-) -> None:
-    assert done.returncode == 4
-    assert not (place / "home" / "features").exists()
 
 
 @pytest.mark.nightly
@@ -245,7 +212,6 @@ def children_of(pid: int) -> list[int]:
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-@pytest.mark.process
 @pytest.mark.parametrize(
     ("flags", "match"),
     [
@@ -259,17 +225,16 @@ def children_of(pid: int) -> list[int]:
     ],
 )
 def test_a_usage_error_is_one_line_and_exits_2(place: Path, flags: list[str], match: str) -> None:
-    wrong = call(place, [*words(place, "plain", out="wrong"), *flags])
-    assert wrong.returncode == 2
+    wrong = CliRunner().invoke(app, [*words(place, "plain", out="wrong")[3:], *flags])
+    assert wrong.exit_code == 2
     assert re.search(match, wrong.stderr)
     assert len(wrong.stderr.splitlines()) == 1
     assert not (place / "wrong").exists()
 
 
-@pytest.mark.process
 def test_two_profiles_of_one_name_are_refused(place: Path) -> None:
-    wrong = call(place, words(place, "plain", "plain", out="wrong"))
-    assert wrong.returncode == 2
+    wrong = CliRunner().invoke(app, words(place, "plain", "plain", out="wrong")[3:])
+    assert wrong.exit_code == 2
     assert "; got plain 2 times" in wrong.stderr
 
 
@@ -278,66 +243,6 @@ def test_without_names_nothing_is_compared() -> None:
         with pytest.raises(ProfileError) as error:
             check_places(options)
         assert (error.value.where, error.value.got) == ("param:profiles", "none")
-
-
-SHIPPED = ("frontier", "range_paths", "aligned")
-"""A dense network, a formula, and the recurrent one that ratios refer to."""
-
-
-@pytest.fixture(scope="module")
-def shipped(place: Path) -> Path:
-    """The place with some shipped profiles in it; those that have a network have a tiny one."""
-    for name in SHIPPED:
-        profile = load_profile(name)
-        content = json.loads(profile.model_dump_json())
-        if not profile.family.is_formula:
-            network = tiny_profile(profile.network.family).network
-            content |= {"network": json.loads(network.model_dump_json()), "lookback_bars": 20}
-            content["training"] |= {"batch_size": 128, "cpu_batch_size": None, "precision": "float32"}
-        (place / f"{name}.yaml").write_text(yaml.safe_dump(content))
-    return place
-
-
-@pytest.mark.process
-@pytest.mark.nightly
-def test_shipped_profiles_are_compared_in_table_page_json_and_csv(shipped: Path) -> None:
-    names = [*SHIPPED]
-    # The windows of `range_paths` are the longest: 2,174 rows after 19 bars of warm-up hold one in each span.
-    process = call(shipped, words(shipped, *names, out="all", bars=2_193))
-    assert process.returncode == 0, process.stderr
-    files = [shipped / "all" / f"compare.{kind}" for kind in ("json", "csv", "html")]
-    assert process.stdout.endswith(f"Written: {', '.join(map(str, files))}\n")
-    for title in (
-        "As multiples of aligned",
-        "Medians over 1 repeat",
-        "one model, claimed",
-        "The fastest is ",
-    ):
-        assert title in process.stdout
-    content = json.loads(files[0].read_text("utf-8"))
-    lines = files[1].read_text("utf-8").splitlines()
-    assert (content["baseline"], content["failures"]) == ("aligned", {})
-    assert list(content["figures"]) == names
-    told = {
-        name: {line["figure"] for line in csv.DictReader(lines) if line["profile"] == name} for name in names
-    }
-    assert told == {name: {*figures} for name, figures in content["figures"].items()}
-    # What is fitted by a formula has no epochs and compiles nothing: a dash stands there, never a zero.
-    unknown = {
-        "compile_s",
-        "build_s",
-        "validate_s",
-        "epoch_s",
-        "windows_per_s",
-        "ceiling_pct",
-        "epochs_to_best",
-    }
-    assert {*content["figures"]["aligned"]} - {*content["figures"]["range_paths"]} == unknown
-    page = files[2].read_text("utf-8")
-    assert content["formulas"] == {"range_paths": "range_paths"}
-    for name in names:
-        shown = f"{name} (formula)" if name in content["formulas"] else name
-        assert f">{shown}</t" in page
 
 
 def test_each_repeat_starts_with_another_profile() -> None:

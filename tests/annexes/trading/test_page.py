@@ -101,12 +101,6 @@ def test_each_rate_of_a_year_says_over_how_many_days_it_was_measured(known: Trad
     ]
 
 
-def test_a_rate_of_a_year_is_not_called_uncertain_if_half_a_year_was_measured(known: TradingResults) -> None:
-    longer = replace(known, pooled=[replace(one, num_days=180) for one in known.pooled])
-    assert not any("uncertain" in sentence for sentence in sentences(longer))
-    assert any("earned" in sentence and "in 180 days" in sentence for sentence in sentences(longer))
-
-
 @pytest.mark.parametrize(("gain", "has_rate"), [(36.5, True), (-99.0, True), (-188.0, False)])
 def test_no_rate_of_a_year_loses_more_than_all(known: TradingResults, gain: float, has_rate: bool) -> None:
     pooled = []

@@ -67,7 +67,7 @@ CONTROLS = ("escape sequences", "bidirectional controls", "line ends")
 
 IN_RECORDS = {
     "control characters": "".join(text for name, text in TEXTS.items() if name in CONTROLS),
-    **{name: TEXTS[name] for name in ("HTML", "Markdown", "formula")},
+    "formula and markup": "".join(TEXTS[name] for name in ("formula", "HTML", "Markdown")),
 }
 """Texts that are tried at each place of a record, which has a hundred."""
 

@@ -28,7 +28,6 @@ from v8.annexes.live.ledger.record import (
 from v8.annexes.live.promotion.champion_test import ChampionTest
 from v8.api.issuing import error_lines
 from v8.base.wording import number
-from v8.cli.runs import print_leaderboard
 from v8.data.market.series import Series
 from v8.forecaster.metadata import Metadata, checked_metadata, read_metadata
 from v8.model.baselines.baselines import BASELINES, NAIVE
@@ -43,7 +42,7 @@ from v8.publish.report.card import model_card
 from v8.publish.report.charts import plotly
 from v8.publish.report.figures import change_pct, verdict_figures
 from v8.publish.report.first_screen import change
-from v8.publish.report.outputs import REPORT_FILE, RunOutputs, RunResults
+from v8.publish.report.outputs import REPORT_FILE, RunOutputs
 from v8.runs.run_folder import read_run
 
 pytestmark = pytest.mark.tf  # the run has a real Keras file
@@ -279,13 +278,6 @@ def test_no_view_names_another_reference_than_the_run_s(run: Path, metadata: dic
         expected = {BEST_AT[name.rpartition("-")[2]]}
         named = {view: baselines_in(of_view(run, metadata_of_series)) for view, of_view in VIEWS.items()}
         assert named == dict.fromkeys(VIEWS, expected), name
-
-
-def test_the_terminal_names_both(metadata: dict[str, Metadata], capsys: pytest.CaptureFixture[str]) -> None:
-    print_leaderboard(RunResults(rank_results(each.result for each in metadata.values())))
-    (line,) = re.findall(r"^Best baselines \(× best\): (.*)\.$", capsys.readouterr().out, re.MULTILINE)
-    by_task = dict(part.split(": ") for part in line.split("; "))
-    assert by_task == dict.fromkeys(TITLES.values(), BEST_IN_WORDS)
 
 
 def test_the_pictures_draw_the_errors_relative_to_it(

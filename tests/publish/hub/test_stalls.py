@@ -131,7 +131,7 @@ def test_a_hub_that_takes_no_large_files_by_lfs_is_named_as_such(
 
 @pytest.mark.nightly
 @pytest.mark.process
-@pytest.mark.parametrize("route", ["whoami", "lfs-put", "commit"])
+@pytest.mark.parametrize("route", ["whoami", "lfs-put"])
 def test_one_ctrl_c_ends_a_stalled_publish_at_once(hub: Any, make_run: Any, route: str) -> None:
     hub.stall(route, times=FOR_EVER)
     process = start("publish", make_run(), "--repo", REPO)

@@ -1,6 +1,6 @@
 """Run folders that a stranger made: what lies outside them is neither read, written nor published.
 
-Real files and, where the command line is meant, real processes. tests/properties/test_strangers_records.py
+Real files and, where the command line is meant, real processes. tests/publish/hub/test_strangers_records.py
 puts any JSON at any key of them.
 """
 

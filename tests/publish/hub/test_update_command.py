@@ -35,23 +35,23 @@ from v8.annexes.live.promotion.renewal import (
     StalenessReport,
     StalenessRule,
 )
-from v8.base.errors import ArtifactError, ProfileError
+from v8.base.errors import ArtifactError
 from v8.base.storage import digest_file, write_json
 from v8.cli.app import app
 from v8.data.market.series import Series
 from v8.data.market.sources.source import open_source
 from v8.model.baselines.baselines import reference_baseline
 from v8.model.evaluation import significance
-from v8.profile.profile import load_profile
 from v8.publish.hub.publish import publish
 from v8.publish.hub.staging import stage_run
 from v8.publish.report.outputs import ReportWriter
 from v8.runs.events import RunObserver, SeriesOutcome
 from v8.runs.local import InProcessEngine
 from v8.runs.plan import Engine, Job
-from v8.runs.run_folder import RunFolder, RunRecord
 from v8.runs.serving import served_folder
 from v8.runs.stages import CHECKPOINT
+
+pytestmark = [pytest.mark.nightly, pytest.mark.tf, pytest.mark.process]
 
 REPOSITORY = Path(__file__).parents[3]
 REPO = "someone/tiny"
@@ -150,9 +150,6 @@ def drilled(
     return Drilled(run, candles, generation, after_kill, states[BTC]["status"], again.output)
 
 
-@pytest.mark.nightly
-@pytest.mark.tf
-@pytest.mark.process
 def test_killed_while_it_trains_the_old_model_serves_on_and_the_next_call_finishes_what_was_begun(
     drilled: Drilled,
 ) -> None:
@@ -165,9 +162,6 @@ def test_killed_while_it_trains_the_old_model_serves_on_and_the_next_call_finish
     assert decision.challenger.trained_until == "2025-01-03T14:15:00+00:00"
 
 
-@pytest.mark.nightly
-@pytest.mark.tf
-@pytest.mark.process
 def test_the_better_model_serves_and_every_number_stands_beside_naive_and_the_best_baseline(
     drilled: Drilled,
 ) -> None:
@@ -187,9 +181,6 @@ def test_the_better_model_serves_and_every_number_stands_beside_naive_and_the_be
     assert evaluated >= decision.num_windows > 0
 
 
-@pytest.mark.nightly
-@pytest.mark.tf
-@pytest.mark.process
 def test_publishing_is_one_commit_that_says_what_changed_and_why(drilled: Drilled, module_hub: Any) -> None:
     first, second = module_hub.commits(REPO)
     assert first.description == ""
@@ -252,9 +243,6 @@ def level(place: Drilled) -> None:
     change(place.run / BTC, split=split)
 
 
-@pytest.mark.nightly
-@pytest.mark.tf
-@pytest.mark.process
 def test_a_champion_that_is_better_stays(copied: Drilled) -> None:
     level(copied)
     hurt(challenger_of(copied))
@@ -263,19 +251,6 @@ def test_a_champion_that_is_better_stays(copied: Drilled) -> None:
     assert "is not lower: " in decision.why
 
 
-@pytest.mark.nightly
-@pytest.mark.tf
-@pytest.mark.process
-def test_a_tie_stays_with_the_champion(copied: Drilled) -> None:
-    level(copied)
-    decision = decide(copied)
-    assert not decision.is_replaced
-    assert decision.champion.relative_mae == decision.challenger.relative_mae != {}
-
-
-@pytest.mark.nightly
-@pytest.mark.tf
-@pytest.mark.process
 def test_only_candles_behind_the_embargo_of_both_are_evaluated(copied: Drilled) -> None:
     test = json.loads((challenger_of(copied) / "metadata.json").read_text())["split"]["test"]
     split = json.loads((copied.run / BTC / "metadata.json").read_text())["split"]
@@ -292,21 +267,6 @@ def test_only_candles_behind_the_embargo_of_both_are_evaluated(copied: Drilled) 
     assert decision.evaluated_until == "2025-01-03T14:30:00+00:00"
 
 
-@pytest.mark.nightly
-@pytest.mark.tf
-@pytest.mark.process
-def test_with_too_few_candles_that_neither_has_seen_the_champion_stays(copied: Drilled) -> None:
-    split = json.loads((copied.run / BTC / "metadata.json").read_text())["split"]
-    split["validation"]["last_open"] = "2025-01-03T12:00:00+00:00"
-    change(copied.run / BTC, split=split)
-    decision = decide(copied)
-    assert re.fullmatch("only 0 windows .* 24", decision.why)
-    assert not decision.is_replaced
-
-
-@pytest.mark.nightly
-@pytest.mark.tf
-@pytest.mark.process
 def test_a_champion_that_cannot_be_loaded_gives_way_and_a_challenger_does_not_come(copied: Drilled) -> None:
     (copied.run / BTC / "model.keras").write_bytes(b"not a model")
     assert "champion are damaged" in decide(copied).why
@@ -316,9 +276,6 @@ def test_a_champion_that_cannot_be_loaded_gives_way_and_a_challenger_does_not_co
     assert not decision.is_replaced
 
 
-@pytest.mark.nightly
-@pytest.mark.tf
-@pytest.mark.process
 def test_interrupted_in_a_training_nothing_is_decided_and_a_training_that_fails_decides_for_the_champion(
     copied: Drilled,
 ) -> None:
@@ -353,9 +310,6 @@ def looked(place: Drilled, rule: StalenessRule) -> tuple[bool, str]:
     return standing.is_stale, standing.reason
 
 
-@pytest.mark.nightly
-@pytest.mark.tf
-@pytest.mark.process
 def test_age_is_counted_in_candles_behind_the_newest_try(copied: Drilled) -> None:
     # 250 of 700 - 19 rows' worth of test span are new; 3 days are 288 candles.
     first, end = json.loads((copied.run / BTC / "metadata.json").read_text())["split"]["test"]["rows"]
@@ -370,9 +324,6 @@ def test_age_is_counted_in_candles_behind_the_newest_try(copied: Drilled) -> Non
         assert looked(copied, StalenessRule(rule)) == (False, "0 new candles since 2025-01-03T14:15:00Z")
 
 
-@pytest.mark.nightly
-@pytest.mark.tf
-@pytest.mark.process
 def test_a_model_decays_when_it_errs_more_than_its_test_span_promised(copied: Drilled) -> None:
     is_stale, why = looked(copied, StalenessRule("decay"))  # its weights are hurt, its evaluation is not
     assert is_stale
@@ -385,9 +336,6 @@ def test_a_model_decays_when_it_errs_more_than_its_test_span_promised(copied: Dr
     assert "no significant decay" in why
 
 
-@pytest.mark.nightly
-@pytest.mark.tf
-@pytest.mark.process
 def test_a_series_whose_candles_cannot_be_had_fails_by_itself(copied: Drilled) -> None:
     (copied.candles / f"{BTC}.csv").unlink()
     staleness = renewal_of(copied).check_staleness([Series.parse(BTC)])
@@ -395,9 +343,6 @@ def test_a_series_whose_candles_cannot_be_had_fails_by_itself(copied: Drilled) -
     assert "BTCUSDT-15m" in str(staleness.failures[0].reason)
 
 
-@pytest.mark.nightly
-@pytest.mark.tf
-@pytest.mark.process
 def test_the_live_record_is_believed_before_a_back_test(copied: Drilled) -> None:
     metadata = json.loads((challenger_of(copied) / "metadata.json").read_text())
     shutil.copytree(challenger_of(copied), copied.run / BTC, dirs_exist_ok=True)
@@ -444,9 +389,6 @@ def go_on(place: Drilled) -> GenerationResult:
     return renewed
 
 
-@pytest.mark.nightly
-@pytest.mark.tf
-@pytest.mark.process
 def test_a_challenger_that_begins_from_the_champion_says_so_and_is_ruled_on_as_ever(copied: Drilled) -> None:
     champion = digest_file(copied.run / BTC / "model.keras")
     renewed = go_on(copied)
@@ -458,9 +400,6 @@ def test_a_challenger_that_begins_from_the_champion_says_so_and_is_ruled_on_as_e
     assert "started_from" not in anew
 
 
-@pytest.mark.nightly
-@pytest.mark.tf
-@pytest.mark.process
 def test_weights_of_another_profile_are_no_beginning(copied: Drilled) -> None:
     profile = json.loads((copied.run / BTC / "metadata.json").read_text())["profile"]
     change(copied.run / BTC, profile=profile | {"seed": 7, "calibration": "ensemble"})
@@ -470,20 +409,9 @@ def test_weights_of_another_profile_are_no_beginning(copied: Drilled) -> None:
     assert renewed.decisions[0].why == NOT_TRAINED
 
 
-def test_a_formula_has_no_weights_to_begin_from(tmp_path: Path) -> None:
-    formula = RunRecord.begin(load_profile("range_paths"), "files", True, "python -m v8 run")
-    with RunFolder(tmp_path / "run", formula):
-        pass
-    with pytest.raises(ProfileError, match="must have a network"):
-        Renewal(tmp_path / "run", open_source("demo"), StalenessRule(), "", start="champion")
-
-
 # What is refused
 
 
-@pytest.mark.nightly
-@pytest.mark.tf
-@pytest.mark.process
 @pytest.mark.parametrize(
     ("words", "refused"),
     [
@@ -508,9 +436,6 @@ def test_words_that_cannot_be_meant_are_one_line(copied: Drilled, words: list[st
     assert not (copied.run / "serving.json").exists()
 
 
-@pytest.mark.nightly
-@pytest.mark.tf
-@pytest.mark.process
 def test_a_generation_that_is_damaged_is_named_with_what_to_do(copied: Drilled) -> None:
     record = copied.run / "generations" / copied.generation / "run.json"
     record.write_text(record.read_text()[:200])
@@ -518,9 +443,6 @@ def test_a_generation_that_is_damaged_is_named_with_what_to_do(copied: Drilled) 
         list(renewal_of(copied).unfinished_generations([Series.parse(BTC)]))
 
 
-@pytest.mark.nightly
-@pytest.mark.tf
-@pytest.mark.process
 def test_what_was_begun_with_another_source_is_finished_with_it(copied: Drilled) -> None:
     renewal = replace(renewal_of(copied), source=open_source("demo"))
     with pytest.raises(ArtifactError, match=r"begun with --source files .*; got --source demo"):

@@ -43,31 +43,6 @@ _FLAGS = (
 )
 
 
-_MEASURE = """<script>
-// Again and again, the last counts: on a busy machine the page lays itself out late.
-addEventListener("load", () => setInterval(() => {
-  const width = document.documentElement.clientWidth;
-  const isHeld = (node) => node.parentElement.closest(".scroll, .plot, svg") !== null;
-  const sticksOut = (node) => node.getBoundingClientRect().right > width + 1;
-  const all = [...document.querySelectorAll("main *")];
-  parent.postMessage(JSON.stringify({
-    width,
-    sticking_out: all.filter((node) => !isHeld(node) && sticksOut(node)).map((node) => node.outerHTML),
-    boxes: [...document.querySelectorAll(".scroll")].map((box) => ({
-      text: box.textContent.slice(0, 99),
-      is_cut: box.scrollWidth > box.clientWidth,
-      is_marked: box.classList.contains("cut"),
-    })),
-  }), "*");
-}, 2000));
-</script>"""
-"""Tells the page around it what is wider than the page, but for what lies in a box that scrolls."""
-
-_FRAME = """<body style="margin: 0"><script>
-addEventListener("message", (told) => {{ document.documentElement.dataset.measured = told.data; }});
-</script><iframe src="page.html{fragment}" style="border: 0; width: {width}px; height: 1500px"></iframe>"""
-
-
 _SCROLLED: Final = """<script>
 addEventListener("load", () => setTimeout(() => {
   document.querySelectorAll("details").forEach((fold) => { fold.open = true; });
@@ -179,18 +154,3 @@ class Browser:
         framed.write_text(_FRAMES.format(frames=frames), "utf-8")
         measured = json.loads(html.unescape(self(framed).told("measured")))
         return {name: (content, window) for name, (content, window) in measured.items()}
-
-    def measure(self, page: Path, width: int, fragment: str = "") -> dict[str, Any]:
-        """Lay a page out so many pixels wide and tell what does not fit; see `_MEASURE`.
-
-        A window has a least width, a frame in it has not. The policy of the page would stop the script that
-        measures, so it is left out of the copy that is measured.
-        """
-        folder = self.make_folder()
-        content, num_policies = re.subn(r"<meta http-equiv[^>]*>", "", page.read_text("utf-8"))
-        assert num_policies == 1
-        (folder / "page.html").write_text(content.replace("</body>", f"{_MEASURE}</body>"), "utf-8")
-        framed = folder / "framed.html"
-        framed.write_text(_FRAME.format(width=width, fragment=fragment), "utf-8")
-        found: dict[str, Any] = json.loads(html.unescape(self(framed).told("measured")))
-        return found

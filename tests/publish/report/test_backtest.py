@@ -21,7 +21,6 @@ from v8.publish.report.backtest import (
     QUANTILE_NOTE,
     backtest_page,
     headline,
-    pool_table,
     tables,
     verdicts,
 )
@@ -231,12 +230,3 @@ def test_crps_and_coverage_are_told_where_there_are_quantiles(found: Any) -> Non
     assert not any("CRPS" in column for each in tables(found) for column in each.columns)
     assert QUANTILE_NOTE in unescape(str(backtest_page(results)))
     assert QUANTILE_NOTE not in unescape(str(backtest_page(found)))
-
-
-def test_profiles_stand_in_one_table_with_their_pools(found: Any) -> None:
-    table = pool_table({"frontier": found, "other": found}, "2 profiles")
-    rows = table.rows
-    assert all(len(row) == len(table.columns) for row in rows)
-    assert len(rows) == 2 * 3 * 2  # profiles, pools, tasks
-    assert rows[2][:4] == ["frontier", "calm folds, 15m", "ohlc", "0.800"]
-    assert rows[2][7] == "2 of 2"

@@ -200,15 +200,6 @@ def test_the_charts_hold_the_errors_of_the_metadata(opened: Visit, metadata: lis
         assert model["customdata"] == pytest.approx(list(100 * errors), rel=1e-5)
 
 
-def test_on_a_phone_nothing_is_cut_off(page: Path, visit: VisitPage) -> None:
-    measured = visit.measure(page, 390, "#all")
-    assert measured["width"] == 390
-    assert measured["sticking_out"] == []
-    # A table that is wider scrolls in a box of its own, which says so; one that fits says nothing.
-    assert any(box["is_cut"] for box in measured["boxes"])
-    assert [box["is_marked"] for box in measured["boxes"]] == [box["is_cut"] for box in measured["boxes"]]
-
-
 @pytest.mark.nightly
 def test_the_page_takes_the_language_of_the_browser_if_it_was_made(
     make_run: Callable[..., dict[str, Any]],

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from v8.base.wording import language
 from v8.model.evaluation.fold_losses import FoldLosses, TaskResult
 from v8.model.evaluation.leaderboard import LeaderboardRow, Verdict
 from v8.model.evaluation.significance import BaselineComparison
@@ -145,15 +144,6 @@ def test_one_test_over_many_folds_says_where_its_mean_is_not_the_median() -> Non
     said = "2.0 % lower than the best baseline, past ranges (har) (its mean is significantly higher)."
     assert pooled(0.98, 0.02) == f"{naive}, {said}"
     assert pooled(0.9, -0.02, best="naive") == f"{naive}, and no baseline is better."
-
-
-def test_the_verdict_speaks_chinese_with_the_same_numbers() -> None:
-    with language("zh-TW"):
-        text = verdict([row("BTCUSDT-15m", volatility=beside(0.814, 0.825, 0.0, 0.01))])
-    assert text == [
-        "BTCUSDT-15m，以訓練時沒看過的 K 線評估：",
-        "波動率：誤差比單純預測小 18.6 %（顯著），比最佳基準「過去振幅 (har)」小 1.3 %（顯著）。",
-    ]
 
 
 def test_a_headline_says_between_what_it_lies_and_for_how_many_series_it_holds() -> None:

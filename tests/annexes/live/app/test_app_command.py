@@ -6,7 +6,6 @@ import importlib.util
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -168,12 +167,6 @@ def test_a_port_that_is_taken_is_one_sentence() -> None:
             open_listener("127.0.0.1", port)
     with pytest.raises(ProfileError, match=r"--host no\.such\.host\.invalid"):
         open_listener("no.such.host.invalid", 0)
-
-
-def test_answers_are_sent_at_once() -> None:
-    # With another protocol asyncio leaves Nagle's algorithm on: 40 ms an answer, 20 a second and connection.
-    with open_listener("127.0.0.1", 0) as listener:
-        assert listener.proto == socket.IPPROTO_TCP
 
 
 def test_without_the_extra_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -312,22 +312,6 @@ def test_an_address_asks_so_often_a_minute_and_is_told_when_again(
         assert {page.get("/page.css").status for _ in range(12)} == {200}
 
 
-@pytest.mark.tf
-def test_what_browsers_ask_on_behalf_of_a_page_counts_too(
-    serve: Callable[..., AbstractContextManager[Any]],
-) -> None:
-    origin = "https://desk.example"
-    asked = {"Origin": origin, "Access-Control-Request-Method": "GET"}
-    with serve(AccessPolicy(origins=(origin,), max_per_minute=5)) as page:
-        statuses = [page.get("/api/series", method="OPTIONS", **asked).status for _ in range(12)]
-        # The minute of the clock may turn meanwhile, once.
-        assert statuses[:5] == [200] * 5
-        assert statuses.count(429) >= 12 - 2 * 5
-        answers = [page.get("/api/series", Origin=origin) for _ in range(12)]
-        refused = next(answer for answer in answers if answer.status == 429)
-        assert refused.headers["access-control-allow-origin"] == origin  # so that a page can say why
-
-
 def test_addresses_are_counted_each_by_itself_anew_each_minute_and_not_without_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

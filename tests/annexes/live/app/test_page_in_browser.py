@@ -5,18 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from v8.annexes.live.app.charts import ChartReader
 from v8.annexes.live.ledger.coverage import Coverage, merge_coverages
 from v8.annexes.live.ledger.entries import ForecastCounts
 from v8.annexes.live.ledger.record import LiveRecord, LiveSeries, LiveTask
-from v8.api.issuing import IssuedForecast
-from v8.model.evaluation.price_range import PriceRange
 from v8.model.evaluation.significance import BaselineComparison
 
 pytestmark = [pytest.mark.process, pytest.mark.tf]
@@ -120,30 +116,6 @@ def test_on_a_telephone_nothing_is_cut_off(served: Any, browser: Any) -> None:
     assert browser.value("document.querySelector('.chart-box').clientWidth") > 300
 
 
-def test_no_label_of_a_time_axis_is_cut_however_a_chart_is_zoomed(served: Any, browser: Any) -> None:
-    # Only labels of times are centred; the library writes an empty text for one that is left out.
-    browser.tell(
-        "Page.addScriptToEvaluateOnNewDocument",
-        source="""window.labels = []; const fillText = CanvasRenderingContext2D.prototype.fillText;
-            CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
-                const half = this.measureText(text).width / 2, width = this.canvas.clientWidth;
-                if (this.textAlign === 'center') window.labels.push({ text, x, half, width });
-                return fillText.call(this, text, x, y); };""",
-    )
-    browser.look(390)
-    browser.open(f"{served.url}/series/{BTC}", DRAWN)
-    browser.value("document.querySelector('.chart-box').focus()")
-    frames = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
-    for key in "+++++-------":
-        browser.press(key)
-        browser.tell("Runtime.evaluate", expression=frames, awaitPromise=True)
-    labels = browser.value("window.labels")
-    written = [label for label in labels if label["text"]]
-    is_cut = [label["x"] < label["half"] or label["x"] + label["half"] > label["width"] for label in written]
-    assert not any(is_cut)
-    assert 0 < len(written) < len(labels)  # some would have been cut
-
-
 def test_a_chart_is_read_by_pointer_and_by_keys_and_zoomed(served: Any, browser: Any) -> None:
     """The values of the crosshair are those of the API, of known bars and of forecast ones."""
     browser.look(1_200)
@@ -194,64 +166,6 @@ def test_a_chart_is_read_by_pointer_and_by_keys_and_zoomed(served: Any, browser:
     shown = browser.value(LEGEND)[:16].replace(" ", "T") + ":00Z"
     assert browser.value(LEGEND).startswith(legend_of(chart["open_times"].index(shown) - 500))
     assert browser.value("document.documentElement.dataset.errors") == "0"
-    assert browser.complaints == []
-
-
-def test_a_chart_frames_the_range_of_prices_ahead(
-    serve: Callable[..., AbstractContextManager[Any]], browser: Any
-) -> None:
-    """The dotted frame is the only thing in the colour of the ink; without a range there is none."""
-    # The dashed line of the volatility forecast is counted as well. What is read is a copy that was made for
-    # reading: a browser complains of many readings of any other canvas.
-    num_pixels = """(() => {
-        const style = getComputedStyle(document.documentElement);
-        const parts = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
-        const colour = (name) => parts(style.getPropertyValue(`--${name}`).trim());
-        const [ink, volatility] = [colour('ink'), colour('volatility')];
-        const counts = { ink: 0, volatility: 0 };
-        for (const canvas of document.querySelectorAll('.chart-box canvas')) {
-            const copy = new OffscreenCanvas(canvas.width, canvas.height);
-            const context = copy.getContext('2d', { willReadFrequently: true });
-            context.drawImage(canvas, 0, 0);
-            const { data } = context.getImageData(0, 0, canvas.width, canvas.height);
-            for (let at = 0; at < data.length; at += 4) {
-                const has = (colour) => colour.every((part, place) => data[at + place] === part);
-                if (data[at + 3] !== 255) continue;
-                counts.ink += has(ink);
-                counts.volatility += has(volatility);
-            }
-        }
-        return counts;
-    })()"""
-    is_legend_of_volatility = """(() => {
-        const sign = document.querySelector('.chart-legend .volatility b');
-        const own = getComputedStyle(document.documentElement).getPropertyValue('--volatility').trim();
-        const parts = [1, 3, 5].map((at) => parseInt(own.slice(at, at + 2), 16));
-        return getComputedStyle(sign).color === `rgb(${parts.join(', ')})`;
-    })()"""
-    is_drawn = f"(({{ ink, volatility }}) => ink > 10 && volatility > 0)({num_pixels})"
-
-    def chart(issued: IssuedForecast) -> dict[str, Any]:
-        close = float(issued.candles.column("close")[-1])
-        has_range = str(issued.candles.series) == BTC
-        ahead = PriceRange(0.99 * close, 1.01 * close) if has_range else None
-        return ChartReader()(replace(issued, price_range=ahead))
-
-    with serve(chart=chart) as page:
-        for width in (1_200, 390):
-            browser.look(width)
-            browser.open(f"{page.url}/series/{BTC}", DRAWN)
-            browser.wait(is_drawn)
-            assert browser.value(is_legend_of_volatility)
-            ahead = page.get(f"/api/chart/{BTC}").json()["range"]
-            decimals = int(browser.value("document.querySelector('.chart-place').dataset.decimals"))
-            low, high = (f"{ahead[end]:,.{decimals}f}" for end in ("low", "high"))
-            assert f"all prices ahead, 9 of 10 times {low} – {high}" in browser.value(LEGEND)
-            assert browser.value("document.documentElement.scrollWidth") == width
-        browser.open(f"{page.url}/series/{ETH}", DRAWN)
-        assert "range" not in page.get(f"/api/chart/{ETH}").json()
-        assert "9 of 10" not in browser.value(LEGEND)
-        assert browser.value(num_pixels)["ink"] == 0
     assert browser.complaints == []
 
 

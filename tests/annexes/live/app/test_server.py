@@ -283,8 +283,6 @@ def tiles_of(page: Any, path: str = "/") -> list[str]:
     ("path", "writer"),
     [
         ("/api/leaderboard", "answers.leaderboard"),
-        ("/api/series", "answers.series_list"),
-        ("/metrics", "answers.metrics"),
         ("/", "tile_list"),
         ("/record", "whole_record_part"),
     ],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,8 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from v8.annexes.live.app.charts import newest_apart
-from v8.annexes.live.app.places import PastMonth, change_of_a_day
-from v8.annexes.live.app.record_part import record_part, whole_record_part
 from v8.annexes.live.app.tiles import (
     HEIGHT,
     WIDTH,
@@ -28,7 +25,6 @@ from v8.annexes.live.app.tiles import (
 )
 from v8.base.errors import DataError
 from v8.data.market.series import Series
-from v8.data.market.sources.source import open_source
 from v8.model.evaluation.leaderboard import Verdict
 from v8.model.evaluation.significance import BaselineComparison
 
@@ -60,14 +56,6 @@ def test_a_chip_counts_the_stored_verdicts(best: list[tuple[float, float | None]
 def test_a_model_that_beats_a_reference_worse_than_naive_is_not_called_better() -> None:
     row: Any = SimpleNamespace(tasks={"range": Verdict(compared(1.0, 0.6, "naive"), compared(0.1, 0.01))})
     assert "untested" in verdict_chip(row, "")
-
-
-def test_a_simulated_market_has_no_record_in_the_same_words_on_both_pages() -> None:
-    series = Series.parse("BTCUSDT-15m")
-    text = "No live record: models of a simulated market cannot have one."
-    assert text in record_part(None, series, is_demo=True)
-    assert text in whole_record_part(None, "run x", is_demo=True)
-    assert text not in record_part(None, series) + whole_record_part(None, "run x")
 
 
 def tile(name: str, **numbers: Any) -> Tile:
@@ -136,18 +124,6 @@ def test_a_coin_has_one_price_the_newest_known_one_with_its_time() -> None:
     # The change of a day is that of the price, for the order and for alerts, too.
     assert [re.search(r'data-change="([^"]*)"', each)[1] for each in tiles[:2]] == ["0.020000"] * 2
     assert all("+2.00 %" in each for each in tiles[:2])
-
-
-def test_the_change_of_a_day_is_from_the_close_24_hours_earlier() -> None:
-    every = open_source("demo").candles(Series.parse("BTCUSDT-1h"), 60)
-    close = every.column("close")
-    expected = close[-1] / close[-25] - 1
-    assert change_of_a_day(every, PastMonth()) == pytest.approx(expected)
-    few = every.to_frame().tail(10)
-    newest = replace(every, open_time_s=every.open_time_s[-len(few) :], values=every.values[-len(few) :])
-    assert change_of_a_day(newest, PastMonth()) is None
-    month = PastMonth(open_time_s=every.open_time_s[:-10], close=close[:-10])
-    assert change_of_a_day(newest, month) == pytest.approx(expected)
 
 
 @given(st.integers(1, 90), st.integers(1, 20), st.floats(1e-8, 1e6), st.floats(0, 0.5), st.integers(0, 9))

@@ -14,9 +14,14 @@ from ledger_entries import ISSUER as BY_SOMEONE
 from v8.annexes.live.ledger.database import Ledger
 from v8.annexes.live.ledger.entries import Entry, Score
 from v8.annexes.live.ledger.record import live_losses
+from v8.annexes.live.promotion.renewal import Renewal, StalenessRule
+from v8.base.errors import ProfileError
 from v8.data.market.series import Series
+from v8.data.market.sources.source import open_source
 from v8.model.evaluation.evaluation import Evaluation, detect_decay
 from v8.model.evaluation.significance import Losses
+from v8.profile.profile import load_profile
+from v8.runs.run_folder import RunFolder, RunRecord
 
 BTC = Series("BTCUSDT", "15m")
 NUM = 300
@@ -106,3 +111,11 @@ def test_the_ledger_gives_what_one_model_issued_in_time_since_a_moment(tmp_path:
     assert found.by_task["ohlc"]["naive"].tolist() == [11.0, 14.0]
     # The newest candle of a forecast for the close FIRST_S + 900 opened at FIRST_S.
     assert found.bar_numbers.tolist() == [FIRST_S // 900, FIRST_S // 900 + 3]
+
+
+def test_a_formula_has_no_weights_to_begin_from(tmp_path: Path) -> None:
+    formula = RunRecord.begin(load_profile("range_paths"), "files", True, "python -m v8 run")
+    with RunFolder(tmp_path / "run", formula):
+        pass
+    with pytest.raises(ProfileError, match="must have a network"):
+        Renewal(tmp_path / "run", open_source("demo"), StalenessRule(), "", start="champion")
