@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from v8.base.resources import resource_scope
+from v8.base.child import resource_scope
 
 
 class Resource:

@@ -20,7 +20,7 @@ import signal
 import sys
 from pathlib import Path
 
-from v8.base.resources import resource_scope
+from v8.base.child import resource_scope
 from v8.data.market.series import Series
 from v8.data.market.sources.demo import DemoSource
 from v8.runs.events import EpochEnded, Event, EventCallback, Note, SeriesStarted, StageStarted

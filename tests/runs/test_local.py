@@ -16,8 +16,8 @@ import pytest
 from tiny_profiles import demo_data, tiny_profile
 
 from v8.annexes.ray import cluster
+from v8.base.child import resource_scope
 from v8.base.errors import DivergedError
-from v8.base.resources import resource_scope
 from v8.data.feature_store import FeatureStore
 from v8.data.market.series import Series
 from v8.data.market.sources.demo import DemoSource

@@ -16,6 +16,15 @@ each a pickled pair of a kind and its content:
 
 Anything else that the child prints is passed on as a message. A child whose standard input closes ends
 itself, because then its parent is gone.
+
+Processes that live longer than a call, and compiled programs, are resources, which one run opens and the next
+can use again:
+
+    with resource_scope() as resources:
+        pool = resources.get(key, open_pool)  # opened at the first call, returned again at the next
+
+Scopes nest: a back-test opens one around all of its folds, each fold's engine opens one inside it, and both
+are the same. What is open is closed when the outermost block ends, also after an error.
 """
 
 import base64
@@ -27,10 +36,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from v8.base.errors import StorageError, V8Error
 from v8.base.process import EXIT_TIMEOUT_S, children_with_safe_path, import_errors_translated, program_of
@@ -142,6 +151,60 @@ def report_ready() -> None:
 def send_message(message: str) -> None:
     """Send a message from the child to its parent."""
     _send("message", message)
+
+
+class Closeable(Protocol):
+    """Something that holds memory or processes until it is closed."""
+
+    def close(self) -> None:
+        """Release everything."""
+
+
+Resource = TypeVar("Resource", bound=Closeable)
+
+
+class ResourceScope:
+    """Holds the resource that is open, and closes it."""
+
+    def __init__(self) -> None:
+        self._resources: dict[Hashable, Any] = {}
+
+    def __len__(self) -> int:
+        """Count the resources that are open."""
+        return len(self._resources)
+
+    def get(self, key: Hashable, open_resource: Callable[[], Resource]) -> Resource:
+        """Return the resource of a key; it is opened where there is none.
+
+        The resources of other keys are closed first, so that memory holds one of them at a time.
+        """
+        if key not in self._resources:
+            self.close()
+            self._resources[key] = open_resource()
+        resource: Resource = self._resources[key]
+        return resource
+
+    def close(self) -> None:
+        """Close every resource."""
+        while self._resources:
+            _, resource = self._resources.popitem()
+            resource.close()
+
+
+_open_scopes: list[ResourceScope] = []
+
+
+@contextmanager
+def resource_scope() -> Iterator[ResourceScope]:
+    """Yield the scope of the outermost block, which is closed when that block ends."""
+    scope = _open_scopes[-1] if _open_scopes else ResourceScope()
+    _open_scopes.append(scope)
+    try:
+        yield scope
+    finally:
+        _open_scopes.pop()
+        if not _open_scopes:
+            scope.close()
 
 
 class _Child:

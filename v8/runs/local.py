@@ -22,10 +22,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
+from v8.base.child import resource_scope
 from v8.base.errors import ArtifactError, listed
 from v8.base.hardware import has_gpu
 from v8.base.process import deferred_interrupts
-from v8.base.resources import resource_scope
 from v8.data.feature_store import FeatureStore
 from v8.forecaster.forecaster import Forecaster
 from v8.forecaster.metadata import MODEL_FILE

@@ -39,6 +39,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
+from v8.base.child import resource_scope
 from v8.base.errors import with_parameters
 from v8.base.hardware import has_gpu, num_usable_cores, process_variables
 from v8.base.process import (
@@ -50,7 +51,6 @@ from v8.base.process import (
     with_variables,
 )
 from v8.base.registry import load_plugins, loaded_plugins, other_plugins
-from v8.base.resources import resource_scope
 from v8.data.feature_store import FeatureStore
 from v8.data.market.series import Series
 from v8.model.networks.programs import kept_programs

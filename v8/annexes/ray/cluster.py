@@ -34,6 +34,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Final, TypeAlias
 
+from v8.base.child import resource_scope
 from v8.base.errors import ProfileError, SeriesError, StorageError, V8Error, shown
 from v8.base.hardware import SINGLE_THREADED, num_usable_cores, versions, visible_gpus
 from v8.base.process import (
@@ -44,7 +45,6 @@ from v8.base.process import (
     with_variables,
 )
 from v8.base.registry import PLUGINS_PLACE, listed_plugins, load_plugins, loaded_plugins
-from v8.base.resources import resource_scope
 from v8.base.storage import aside_of, digest_bytes, home, passing_folder, sweep
 from v8.model.networks.programs import kept_programs
 from v8.runs.events import Event, EventCallback, Note, RunObserver, SeriesOutcome, warnings_as_notes

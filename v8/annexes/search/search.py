@@ -32,9 +32,9 @@ import yaml
 
 from v8.annexes.search.options import Ranges, changed
 from v8.annexes.search.trial_record import RECORD_FILE, Trial, TrialRecord, set_aside
+from v8.base.child import resource_scope
 from v8.base.errors import ArtifactError, DataError, ProfileError, SeriesError, listed
 from v8.base.process import set_exit_message
-from v8.base.resources import resource_scope
 from v8.base.storage import write_text
 from v8.base.wording import frame_csv, number
 from v8.data.market.sources.source import CandleSource
