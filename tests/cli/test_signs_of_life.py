@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from v8.base.net import reporting_waiting_to, with_progress
+from v8.base.process import reporting_waiting_to, with_progress
 from v8.cli.shared import opening
 
 REPOSITORY = Path(__file__).parents[2]
@@ -101,6 +101,6 @@ def test_long_work_tells_how_much_of_it_is_done(monkeypatch: pytest.MonkeyPatch)
     with reporting_waiting_to(messages.append):
         assert [*with_progress("abc", "Opening models")] == ["a", "b", "c"]
         assert messages == []  # it took no time
-        monkeypatch.setattr("v8.base.net.PROGRESS_INTERVAL_S", -1.0)
+        monkeypatch.setattr("v8.base.process.PROGRESS_INTERVAL_S", -1.0)
         assert [*with_progress("abc", "Opening models")] == ["a", "b", "c"]
     assert messages == [f"Opening models: {num} of 3" for num in range(3)]

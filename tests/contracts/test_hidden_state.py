@@ -16,7 +16,7 @@ WRITERS = {
 }
 CONTEXTS = {
     "base/wording.py": "the language of a page, which thousands of sentences have in common",
-    "base/net.py": "who is told what the program waits for; no result depends on it",
+    "base/process.py": "who is told what the program waits for; no result depends on it",
 }
 SAMPLE = """
 import os

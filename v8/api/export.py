@@ -23,7 +23,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from v8.base.errors import ArtifactError, DataError, listed
-from v8.base.net import with_progress
+from v8.base.process import with_progress
 from v8.base.storage import FORECASTS_COLUMNS, FORECASTS_KEY, NAIVE_ENDING, write_with
 from v8.base.wording import frame_csv
 from v8.data.features import compute_table

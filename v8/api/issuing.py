@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 import pandas as pd
 
 from v8.base.errors import DataError, V8Error, listed
-from v8.base.net import report_waiting, with_progress
+from v8.base.process import report_waiting, with_progress
 from v8.base.wording import count, duration, number, percent, say
 from v8.data.market.candles import Candles, price_decimals, simulated_price_decimals
 from v8.data.market.series import Series, iso

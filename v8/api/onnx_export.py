@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from v8.api.export import ListedModel, OpenSource, list_models
 from v8.base.errors import ArtifactError, DataError, ProfileError, V8Error, shown
-from v8.base.net import with_progress
+from v8.base.process import with_progress
 from v8.base.storage import FolderLock, digest_file, write_bytes
 from v8.data.features import compute_table
 from v8.data.windows.dataset import split_rows, table_columns, window_anchors

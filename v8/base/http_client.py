@@ -34,7 +34,7 @@ import requests
 from requests.exceptions import SSLError, TooManyRedirects
 from urllib3.exceptions import HTTPError
 
-from v8.base.net import in_thread
+from v8.base.process import in_thread
 from v8.base.version import VERSION
 
 BROKEN: Final = (OSError, HTTPError, HTTPException, ValueError)

@@ -1,4 +1,4 @@
-"""This process: how it was called, how it starts and is interrupted, and the environment of those it starts.
+"""This process: how it is called, starts, waits and is interrupted, and the environment of those it starts.
 
 It uses the standard library only, because it says what to install where something else is missing.
 
@@ -15,6 +15,10 @@ not use. TensorFlow imports JAX for its converter to TFLite, and Keras for its O
 imports Matplotlib for image galleries and IPython for its file editor. Each works without them, and a process
 saves a fifth of the time and 130 MB. They are hidden only while TensorFlow or Keras is being imported:
 whoever imports them later gets them.
+
+Waiting: the user interface opens `reporting_waiting_to` and receives a sentence whenever something makes the
+user wait; code that waits calls `report_waiting` from the thread that made the request. Every other step that
+takes seconds reports its progress in the same way (`with_progress`).
 
 Interruption: Ctrl-C ends a process at its next safe moment, within `EXIT_TIMEOUT_S`; a second Ctrl-C
 immediately. A KeyboardInterrupt that is raised inside TensorFlow can corrupt its memory (2.21 on Linux, in a
@@ -42,14 +46,17 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
+from contextvars import ContextVar
 from functools import cache
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
 from v8.base.errors import V8Error
 
@@ -449,3 +456,51 @@ def _filtered(*, is_verbose: bool) -> Iterator[int]:
         os.dup2(original, 2)
         os.close(original)
         thread.join(timeout=1.0)  # children that outlive this process hold the pipe open
+
+
+ReportText = Callable[[str], None]
+T = TypeVar("T")
+
+_REPORT: Final[ContextVar[ReportText]] = ContextVar("report_waiting", default=lambda text: None)
+PROGRESS_INTERVAL_S: Final = 2.0  # between two progress reports, in seconds
+
+
+@contextmanager
+def reporting_waiting_to(report: ReportText) -> Iterator[None]:
+    """Send every sentence about waiting to `report` until the block ends."""
+    token = _REPORT.set(report)
+    try:
+        yield
+    finally:
+        _REPORT.reset(token)
+
+
+def report_waiting(text: str) -> None:
+    """Report what the program waits for; for a network also how long so far and the longest time allowed."""
+    report = _REPORT.get()
+    report(text)
+
+
+def with_progress(items: Collection[T], label: str) -> Iterator[T]:
+    """Yield the items, and report every `PROGRESS_INTERVAL_S` seconds how many of them are finished."""
+    last_report_s = time.monotonic()
+    for num_finished, item in enumerate(items):
+        if time.monotonic() - last_report_s > PROGRESS_INTERVAL_S:
+            last_report_s = time.monotonic()
+            report_waiting(f"{label}: {num_finished} of {len(items)}")
+        yield item
+
+
+def in_thread(function: Callable[[], T]) -> Future[T]:
+    """Run a function in a daemon thread: not even the end of the process waits for it."""
+    future: Future[T] = Future()
+    threading.Thread(target=_run, args=(function, future), daemon=True).start()
+    return future
+
+
+def _run(function: Callable[[], T], future: Future[T]) -> None:
+    try:
+        future.set_result(function())
+    except BaseException as error:  # noqa: BLE001 - raised again by the thread that reads the future
+        future.set_exception(error)
+        del future  # else the error, its traceback and this frame would keep each other

@@ -23,12 +23,12 @@ from typer.core import TyperCommand, TyperGroup
 
 from v8.base import annexes
 from v8.base.errors import ProfileError, StorageError, V8Error, shown
-from v8.base.net import reporting_waiting_to
 from v8.base.process import (
     EXIT_INTERRUPTED,
     command,
     exit_interrupted,
     exit_without_teardown,
+    reporting_waiting_to,
     watch_interrupts,
 )
 from v8.base.registry import load_plugins

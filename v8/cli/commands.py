@@ -11,8 +11,7 @@ from typing import Final
 from typer import Argument, Exit, Option, echo
 
 from v8.base.errors import DataError, ProfileError, SeriesError
-from v8.base.net import report_waiting
-from v8.base.process import command
+from v8.base.process import command, report_waiting
 from v8.base.registry import advice
 from v8.cli import shared as cli
 from v8.cli.shared import AddedFunctions, require_plot, table_form, takes_options, with_added_flags

@@ -25,8 +25,7 @@ from typer import Argument, Option
 from v8.base import annexes
 from v8.base.errors import ProfileError
 from v8.base.hardware import process_variables, replacement_notice
-from v8.base.net import report_waiting
-from v8.base.process import command
+from v8.base.process import command, report_waiting
 from v8.base.records import Flag, Options
 from v8.base.registry import advice
 from v8.base.storage import require_own

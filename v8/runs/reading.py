@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from v8.base.errors import UnknownSeriesError, listed
-from v8.base.net import reporting_waiting_to
+from v8.base.process import reporting_waiting_to
 from v8.base.wording import percent
 from v8.data.features import MANY_HOLES
 from v8.data.market.candles import CandleReport, Candles, pin_of, times

@@ -33,7 +33,7 @@ import pandas as pd
 from v8.base import storage
 from v8.base.errors import DataError, ProfileError, listed, message_of, shown
 from v8.base.http_client import RetryFailure, RetryPolicy, TransientError
-from v8.base.net import report_waiting, with_progress
+from v8.base.process import report_waiting, with_progress
 from v8.base.registry import advice
 from v8.base.safe_text import keep_secret
 from v8.data.market.candles import Candles

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 
 from v8.base.arrays import FloatArray
 from v8.base.errors import ProfileError, SeriesError
-from v8.base.net import report_waiting
+from v8.base.process import report_waiting
 from v8.data.windows.scaling import Scaling
 from v8.data.windows.span import Span
 from v8.model.baselines.baselines import BASELINES, Baseline, Forecast, TaskForecasts

@@ -17,7 +17,7 @@ from broken_http import BROKEN, LATEST_S, STALLED, RawServer, answer
 
 from v8.base.errors import DataError
 from v8.base.http_client import RetryPolicy, TimeLimits
-from v8.base.net import reporting_waiting_to
+from v8.base.process import reporting_waiting_to
 from v8.data.market.sources.downloads import Downloader
 
 NUM_TRIES = 2

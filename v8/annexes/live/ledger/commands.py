@@ -9,7 +9,7 @@ from typer import Exit, Option
 
 from v8.annexes.live.ledger import DEFAULT_LEDGER
 from v8.base.errors import ProfileError
-from v8.base.net import report_waiting
+from v8.base.process import report_waiting
 from v8.cli import shared as cli
 from v8.runs.options import contradiction
 

@@ -11,8 +11,7 @@ from v8.annexes.live.ledger.posting import Wishes, keep_sending, send_messages
 from v8.annexes.live.ledger.receiver import MessageReceiver
 from v8.annexes.live.ledger.watching import LedgerUpdater, ServingModels, UpdateResult, request_delay_s
 from v8.base.errors import SeriesError, V8Error
-from v8.base.net import in_thread, with_progress
-from v8.base.process import command, quiet_start, set_exit_message
+from v8.base.process import command, in_thread, quiet_start, set_exit_message, with_progress
 from v8.base.terminal import print_lines, print_message
 from v8.base.wording import plural
 from v8.cli.shared import place_words, settle_process

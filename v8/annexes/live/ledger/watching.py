@@ -29,7 +29,7 @@ from v8.annexes.live.ledger.database import Ledger
 from v8.annexes.live.ledger.entries import Entry, Issuer, quantile_forecaster, score, scoring_bars
 from v8.annexes.live.ledger.posting import Outbox, Wishes
 from v8.base.errors import ArtifactError, DataError, SeriesError, V8Error, listed
-from v8.base.net import with_progress
+from v8.base.process import with_progress
 from v8.base.storage import digest_bytes
 from v8.data.market.candles import Candles
 from v8.data.market.companions import Companions

@@ -34,7 +34,7 @@ from v8.base.http_client import (
     certificate_fault,
     trouble_of,
 )
-from v8.base.net import report_waiting
+from v8.base.process import report_waiting
 
 NUM_WORKERS = 5  # enough to hide latency, and no more than the queue of `python -m http.server` holds
 MOST_REDIRECTS = 3

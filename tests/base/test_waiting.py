@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from v8.base.net import in_thread, report_waiting, reporting_waiting_to
+from v8.base.process import in_thread, report_waiting, reporting_waiting_to
 
 
 def test_what_a_thread_raises_whoever_waits_gets() -> None:
