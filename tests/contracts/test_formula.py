@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from v8.base.errors import ProfileError
+from v8.data.windows.dataset import fewest_bars
 from v8.model.evaluation.evaluation import Evaluation
 from v8.model.networks.networks import build_network
 from v8.profile.profile import Profile, load_profile
-from v8.runs.plan import smoke_bars
+from v8.runs.options import SMOKE_SPARE_BARS
 
 FORMULA = load_profile("range_paths")
 
@@ -23,7 +24,9 @@ FORMULA = load_profile("range_paths")
 def test_the_formula_goes_from_its_profile_to_the_leaderboard_and_equals_itself(
     run_toy: Callable[..., Any], tmp_path: Path
 ) -> None:
-    run = run_toy(FORMULA.with_budget(newest_bars=smoke_bars(FORMULA), epochs=1), tmp_path)
+    run = run_toy(
+        FORMULA.with_budget(newest_bars=fewest_bars(FORMULA) + SMOKE_SPARE_BARS, epochs=1), tmp_path
+    )
     evaluation = Evaluation.from_json(run.evaluation)
     for task in FORMULA.tasks:
         assert evaluation.against(task, "range_paths").verdict == "equals range_paths"

@@ -10,9 +10,10 @@ from tiny_profiles import demo_data, tiny_profile
 
 from v8.base.errors import DataError
 from v8.data.market.series import Series, load_universe
+from v8.data.windows.dataset import windows_without_holes
 from v8.model.networks.programs import training_flop_per_window
-from v8.profile.profile import load_profile
-from v8.runs.plan import count_windows, make_plan, series_seed, smoke_bars
+from v8.runs.options import RunOptions
+from v8.runs.plan import make_plan, series_seed
 
 BTC = Series("BTCUSDT", "15m")
 
@@ -44,7 +45,9 @@ def test_windows_are_counted_as_the_split_does() -> None:
     profile = tiny_profile()
     data = demo_data(profile)
     spans = ("train", "validation", "test")
-    assert count_windows(profile) == {name: data.num_windows(name) for name in spans}
+    assert windows_without_holes(profile.newest_bars, profile) == {
+        name: data.num_windows(name) for name in spans
+    }
 
 
 def test_flop_of_a_dense_network_follow_the_formula() -> None:
@@ -55,14 +58,13 @@ def test_flop_of_a_dense_network_follow_the_formula() -> None:
 
 @pytest.mark.parametrize("name", ["aligned", "stable", "v7"])
 def test_a_smoke_budget_is_enough_for_every_shipped_profile(name: str) -> None:
-    profile = load_profile(name)
-    budget = profile.with_budget(newest_bars=smoke_bars(profile), epochs=1)
-    assert min(count_windows(budget).values()) >= 20
+    budget = RunOptions(profile=name, smoke=True).resolved_profile()
+    assert min(windows_without_holes(budget.newest_bars, budget).values()) >= 20
 
 
 def test_too_few_bars_are_refused_before_anything_starts() -> None:
     with pytest.raises(DataError, match=r"100 candles: needs at least \d+ rows"):
-        count_windows(tiny_profile(newest_bars=100))
+        windows_without_holes(100, tiny_profile())
 
 
 def test_a_plan_is_plain_data(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from v8.base.terminal import (
 from v8.base.wording import Table, duration, plural
 from v8.data.market.series import Series, iso
 from v8.data.market.sources.source import CandleSource, present_source
+from v8.data.windows.dataset import windows_without_holes
 from v8.forecaster.metadata import ERROR_FILE
 from v8.model.baselines.baselines import NAIVE
 from v8.model.evaluation.leaderboard import compared, untested
@@ -47,7 +48,7 @@ from v8.runs.backtest import Backtest, BacktestResults, other_seeds, spread_over
 from v8.runs.estimate import ProgressEstimate, known_cost
 from v8.runs.events import RunContext, RunObserver, RunSummary
 from v8.runs.options import PreparedBacktest, PreparedRun, RunOptions
-from v8.runs.plan import Engine, Plan, count_windows, series_seed
+from v8.runs.plan import Engine, Plan, series_seed
 
 MOST_PROGRESS_BARS = 8
 """Series with a progress bar of their own on a terminal; further ones are only counted."""
@@ -234,7 +235,8 @@ def print_plan(plan: Plan, source: CandleSource) -> None:
     """
     profile = plan.profile
     audience = audiences().get(profile.name)
-    windows = "/".join(f"{count:,}" for count in count_windows(profile).values())
+    num_windows = windows_without_holes(profile.newest_bars, profile)
+    windows = "/".join(f"{count:,}" for count in num_windows.values())
     rows = [(series, status, series_seed(profile, series)) for series, status in plan.series.items()]
     print_table(Table(("series", "state", "seed"), rows, f"Plan of {plan.path} (nothing is done)"))
     if plan.dropped:

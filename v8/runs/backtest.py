@@ -34,7 +34,7 @@ from v8.base.wording import plural
 from v8.data.market.companions import Companions
 from v8.data.market.series import Series, SeriesName, iso
 from v8.data.market.sources.source import CandleSource, CutOffSource
-from v8.data.windows.dataset import rows_needed, split_rows, table_columns
+from v8.data.windows.dataset import fewest_bars, split_rows, table_columns
 from v8.forecaster.metadata import read_metadata
 from v8.model.evaluation.fold_losses import (
     BREAK_FACTOR,
@@ -302,8 +302,7 @@ def _fold_ends(
 
 def _takes_part(series: Series, span: CandleSpan, end_s: int, profile: Profile) -> bool:
     """Say whether a series has candles enough up to the end of a fold, and still trades then."""
-    fewest_bars = warmup_bars(table_columns(profile)) + rows_needed(profile)
-    has_enough = end_s - span.first_s >= (fewest_bars - 1) * series.bar_s
+    has_enough = end_s - span.first_s >= (fewest_bars(profile) - 1) * series.bar_s
     still_trades = span.newest_s >= end_s - profile.horizon_bars * series.bar_s
     return has_enough and still_trades
 

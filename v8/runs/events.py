@@ -19,7 +19,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from v8.base.errors import DataError, SeriesError, V8Error, message_of, shown
@@ -180,11 +180,6 @@ def run_isolated(series: Series, work: Callable[[], Result]) -> tuple[Result | N
     finally:
         sys.setrecursionlimit(recursion_limit)
     return result, SeriesOutcome(series, seconds=time.perf_counter() - started)
-
-
-def with_error(outcome: SeriesOutcome, error: V8Error) -> SeriesOutcome:
-    """Return an outcome that failed, described by another error."""
-    return replace(outcome, reason=str(error), error=error)
 
 
 def _reason(series: Series, error: BaseException) -> str:

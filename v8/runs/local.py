@@ -19,7 +19,7 @@ processes of `v8.runs.workers` and those of other engines use it, too, each for 
 import gc
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Final
 
 from v8.base.child import resource_scope
@@ -282,9 +282,7 @@ class InProcessEngine(Engine):
         key = (self._trainer_factory, self._store, profile.digest, device_settings)
         # A back-test opens a `resource_scope` around all of its runs. The pipeline is then kept until that
         # scope ends, and the next run of the profile compiles nothing again; else it closes with this call.
-        with self._interrupts() as check_interrupt, resource_scope() as resources:
+        interrupts = nullcontext(self._check_interrupt) if self._check_interrupt else deferred_interrupts()
+        with interrupts as check_interrupt, resource_scope() as resources:
             pipeline: SeriesPipeline = resources.get(key, open_pipeline)
             yield from pipeline.make_artifacts(jobs, self._fleet_size or len(jobs), observer, check_interrupt)
-
-    def _interrupts(self) -> AbstractContextManager[Callable[[], None]]:
-        return nullcontext(self._check_interrupt) if self._check_interrupt else deferred_interrupts()

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 
 SMOKE_EPOCHS: Final = 1  # epochs of a smoke run: it shows that every stage works, not how good models are
+SMOKE_SPARE_BARS: Final = 130  # candles beyond the fewest that work, so that a few holes do no harm
 SMOKE_PRECISION: Final = "float32"  # measuring which is fastest takes longer than it trains
 
 
@@ -177,15 +178,16 @@ class RunOptions(Options):
         """
         self._refuse_contradictions()
         profile = load_profile(self.profile)
-        if self.smoke:
-            from v8.runs.plan import smoke_bars  # noqa: PLC0415 - usage errors come before it
-
-            num_bars = smoke_bars(profile)
-            profile = profile.with_budget(
-                newest_bars=num_bars, epochs=SMOKE_EPOCHS, precision=SMOKE_PRECISION
-            )
+        bars = self.bars
+        epochs = self.epochs
         precision = "float32" if self.no_mixed_precision else self.precision
-        return profile.with_budget(newest_bars=self.bars, epochs=self.epochs, precision=precision)
+        if self.smoke:
+            from v8.data.windows.dataset import fewest_bars  # noqa: PLC0415 - usage errors come before it
+
+            bars = fewest_bars(profile) + SMOKE_SPARE_BARS if bars is None else bars
+            epochs = SMOKE_EPOCHS if epochs is None else epochs
+            precision = SMOKE_PRECISION if precision is None else precision
+        return profile.with_budget(newest_bars=bars, epochs=epochs, precision=precision)
 
     def _refuse_contradictions(self) -> None:
         if self.fresh and self.resume:

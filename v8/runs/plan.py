@@ -13,15 +13,12 @@ from pathlib import Path
 
 from v8.data.market.candles import Candles
 from v8.data.market.series import Series, load_universe
-from v8.data.windows.dataset import rows_needed, table_columns, windows_without_holes
 from v8.forecaster.metadata import METADATA_FILE, MODEL_FILE
 from v8.model.networks.programs import Loops
-from v8.profile.indicators import warmup_bars
 from v8.profile.profile import Profile
 from v8.runs.events import RunObserver, SeriesOutcome
 from v8.runs.run_folder import RUN_FILE, SeriesState, Status, read_run
 
-SMOKE_SPARE_BARS = 130  # candles of a smoke run beyond the fewest that work, so that a few holes do no harm
 SEED_SPACE = 2**31  # seeds are non-negative 31-bit numbers
 
 
@@ -126,25 +123,6 @@ def series_seed(profile: Profile, series: Series) -> int:
 def _default_places() -> dict[Series, int]:
     """Return the place of each series of the default universe; its file is read once."""
     return {series: place for place, series in enumerate(load_universe())}
-
-
-def count_windows(profile: Profile) -> dict[str, int]:
-    """Count the complete windows per span in an unbroken history of the profile's newest bars.
-
-    Raises:
-        DataError: If they are too few for a window in every span.
-    """
-    return windows_without_holes(profile.newest_bars, profile)
-
-
-def smoke_bars(profile: Profile) -> int:
-    """Return the candles per series of a smoke run.
-
-    >>> from v8.profile.profile import load_profile
-    >>> smoke_bars(load_profile("aligned"))
-    931
-    """
-    return warmup_bars(table_columns(profile)) + rows_needed(profile) + SMOKE_SPARE_BARS
 
 
 def _status(state: SeriesState | None, folder: Path) -> Status:

@@ -7,8 +7,8 @@ finding is one sentence, however many series share it.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 from v8.base.errors import UnknownSeriesError, listed
@@ -31,7 +31,6 @@ from v8.runs.events import (
     StageStarted,
     Waiting,
     run_isolated,
-    with_error,
 )
 from v8.runs.plan import Plan
 from v8.runs.run_folder import RunFolder
@@ -103,7 +102,9 @@ class CandleReader:
         if candles is not None:
             read_s = outcome.seconds
             if candles.report.num_newer:
-                reading.newer_candles.append(_newer_candles(candles))
+                first_s = int(candles.open_time_s[-1]) + series.bar_s
+                newer = NewerCandles(series, candles.report.num_newer, first_s)
+                reading.newer_candles.append(newer)
             pin = pin_of(candles)
             _, outcome = run_isolated(series, lambda: self._folder.pin(series, pin))
             if outcome.reason is None and not is_done:
@@ -125,7 +126,7 @@ class CandleReader:
             recorded = [Series.parse(name) for name in self._folder.record.series]
             candidates = [*load_universe(), *recorded]
             error = with_nearest(outcome.error, series, self._source.name, candidates)
-            outcome = with_error(outcome, error)
+            outcome = replace(outcome, reason=str(error), error=error)
         if is_done:
             text = f"failed: {outcome.reason} The finished model stays as it is."
             self._observer.on_event(Note(text))
@@ -146,11 +147,6 @@ def read_candles(
     observer.on_event(StageStarted(series, "candles"))
     with reporting_waiting_to(lambda text: observer.on_event(Waiting(series, text))):
         return run_isolated(series, read)
-
-
-def _newer_candles(candles: Candles) -> NewerCandles:
-    first_s = int(candles.open_time_s[-1]) + candles.series.bar_s
-    return NewerCandles(candles.series, candles.report.num_newer, first_s)
 
 
 LATE_S: Final = 7 * DAY_S  # a series whose candles end so long before those of others is no longer traded
@@ -193,15 +189,12 @@ def hole_findings(profile: Profile, candles: Sequence[Candles]) -> Iterator[str]
         series, counts = next(iter(few.items()))
         yield f"{series}: holes, and the warm-up after each, leave profile {profile.name} {counts}. {mend}"
     else:
-        shares = listed([f"{series} {percent(counts.share, 0)}" for series, counts in _fewest_first(few)])
+        fewest_first = sorted(few.items(), key=lambda item: item[1].share)
+        shares = listed([f"{series} {percent(counts.share, 0)}" for series, counts in fewest_first])
         yield (
             f"Holes, and the warm-up after each, leave profile {profile.name} less than half of the windows "
             f"of {len(few)} series: {shares}. {mend}"
         )
-
-
-def _fewest_first(counts: Mapping[Series, WindowCounts]) -> list[tuple[Series, WindowCounts]]:
-    return sorted(counts.items(), key=lambda item: item[1].share)
 
 
 def _better_profile(profile: Profile, candles: Sequence[Candles]) -> str:

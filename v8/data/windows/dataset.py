@@ -5,9 +5,6 @@ last known row of a window: its lookback rows end there and its horizon rows fol
 all its rows lie in one span and in one contiguous segment, so no window contains a gap of the candles, and
 none shares a row with a window of another span.
 
-A bar that is missing takes lookback + horizon + warm-up windows, because after each hole the indicators need
-their warm-up again, and short runs between holes have no window at all: `count_kept` counts what is left.
-
 A window is never copied out of the table before its batch is made: memory grows with rows times
 (features + horizon x targets), never with the lookback.
 
@@ -205,6 +202,16 @@ def rows_needed(profile: Profile) -> int:
     return int(np.ceil((window_bars + 1) / smallest_share)) + 2 * profile.embargo_bars
 
 
+def fewest_bars(profile: Profile) -> int:
+    """Return the fewest candles without a hole with which every span holds a window.
+
+    >>> from v8.profile.profile import load_profile
+    >>> fewest_bars(load_profile("aligned"))
+    801
+    """
+    return warmup_bars(table_columns(profile)) + rows_needed(profile)
+
+
 def windows_without_holes(num_bars: int, profile: Profile) -> dict[str, int]:
     """Count the complete windows per span in so many candles without a hole.
 
@@ -263,6 +270,9 @@ class WindowCounts:
 
 def count_kept(segment: NDArray[np.int32], profile: Profile) -> WindowCounts | None:
     """Count the windows of candles; None if they would be too few without a hole, too.
+
+    A bar that is missing takes lookback + horizon + warm-up windows, because after each hole the indicators
+    need their warm-up again, and short runs between holes have no window at all.
 
     `segment` is that of `Candles`, shape (N,).
     """
