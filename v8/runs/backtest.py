@@ -50,13 +50,19 @@ from v8.profile.tasks import TASKS
 from v8.runs import run_folder
 from v8.runs.events import Note, RunObserver, RunSummary, observed
 from v8.runs.execution import run_plan
+from v8.runs.options import MAX_BARS
 from v8.runs.plan import Engine, make_plan
 from v8.runs.reading import read_candles
 from v8.runs.run_folder import RUN_FILE, read_run, start_fields
 
 BACKTEST_FORMAT: Final = 1  # version of the keys of `plan.json`
 PLAN_FILE: Final = "plan.json"
-ALL_BARS: Final = 10_000_000  # more candles than any series has
+RESULTS_FORMAT: Final = 3  # version of the keys of `backtest.json`
+RESULTS_FILE: Final = "backtest.json"
+SEEDS_FILE: Final = "seeds.json"
+SEEDS_FORMAT: Final = 1  # version of the keys of `seeds.json`
+SEED_STEP: Final = 1_000
+"""Distance of two seeds: the series of a run are seeded one after another, and none is to be seeded twice."""
 _PLAN_FIX: Final = "Restore the file, or start another back-test with param:out"
 
 
@@ -224,7 +230,7 @@ class _Histories:
 def _read_histories(options: Backtest, source: CandleSource, observer: RunObserver) -> _Histories:
     """Read which candles there are of each series."""
     histories = _Histories()
-    num_bars = options.history_bars or ALL_BARS
+    num_bars = options.history_bars or MAX_BARS
     companions = Companions.of(options.profile, folder=options.tables)
     for series in options.series:
         candles, outcome = read_candles(
@@ -401,12 +407,6 @@ def _brief(value: Any) -> str:
     return f"{len(value)} series" if isinstance(value, tuple) else str(value)[:12]
 
 
-RESULTS_FORMAT: Final = 3
-"""Version of the keys of `backtest.json`."""
-
-RESULTS_FILE: Final = "backtest.json"
-
-
 @dataclass(frozen=True, kw_only=True)
 class BacktestResults(FoldSummary):
     """The results of a back-test so far."""
@@ -499,13 +499,6 @@ def results_of(
     """Compute the figures of cells, and keep the plan and the folds with failures with them."""
     failed_folds = {fold: reasons for fold, reasons in failures.items() if reasons}
     return BacktestResults(**vars(summarize_cells(cells)), plan=plan, failures=failed_folds)
-
-
-SEEDS_FILE: Final = "seeds.json"
-SEEDS_FORMAT: Final = 1  # version of the keys of `seeds.json`
-
-SEED_STEP: Final = 1_000
-"""Distance of two seeds: the series of a run are seeded one after another, and none is to be seeded twice."""
 
 
 @dataclass(frozen=True)

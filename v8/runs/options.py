@@ -40,7 +40,7 @@ SMOKE_PRECISION: Final = "float32"  # measuring which is fastest takes longer th
 
 
 MAX_BARS: Final = 10_000_000
-"""Candles per series that can be asked for; as many as a profile may use."""
+"""Candles per series that can be asked for, more than any has; as many as a profile may use."""
 
 _SERIES: Final = "BTCUSDT-15m"  # stands for the name of a series in `--help`
 
