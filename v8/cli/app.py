@@ -32,8 +32,8 @@ from v8.base.process import (
     watch_interrupts,
 )
 from v8.base.registry import load_plugins
-from v8.base.safe_text import for_file, for_terminal
-from v8.base.terminal import for_stream
+from v8.base.safe_text import for_file
+from v8.base.terminal import for_stream, print_message
 from v8.base.version import VERSION, commit
 from v8.cli import commands
 from v8.cli.usage import VALUES, WORDS, usage_error
@@ -66,7 +66,7 @@ class _Commands(TyperGroup):
                     formatter.write_dl(rows)
 
     def invoke(self, ctx: Any) -> Any:
-        with _errors_on_one_line(), reporting_waiting_to(_print_waiting):
+        with _errors_on_one_line(), reporting_waiting_to(print_message):
             return super().invoke(ctx)
 
 
@@ -144,11 +144,6 @@ def _errors_on_one_line() -> Iterator[None]:
         _exit(StorageError.out_of_reach(error))
     except KeyboardInterrupt:
         raise typer.Exit(EXIT_INTERRUPTED) from None
-
-
-def _print_waiting(text: str) -> None:
-    """Print what is waited for to standard error, as one line."""
-    typer.echo(for_stream(for_terminal(text), sys.stderr), err=True)
 
 
 def _exit(error: V8Error) -> NoReturn:

@@ -1,8 +1,9 @@
-"""Network families: the settings of a network, its layers and the cost of a forward pass.
+"""What a network family is, with its layers and cost; and those that forecast the whole horizon in one step.
 
 A plugin adds a family with `FAMILIES.register`; a profile then names it in `network.family`.
 
-Shape legend: B batch, T lookback or time, F features, H horizon, D channels, C columns of a task.
+Shape legend: B batch, T lookback or time, F features, H horizon, D channels, R one number (the forecast
+range), C columns of a task.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +15,7 @@ from pydantic import Field
 
 from v8.base.records import Settings
 from v8.base.registry import Named, read_descriptions
+from v8.profile.columns import CLOSE, RANGE_BARS
 from v8.profile.tasks import Task
 
 HEAD_PREFIX = "head_"
@@ -55,7 +57,7 @@ class TeacherForcingSettings(NetworkSettings):
     """Settings of a network that reads its own forecasts and is trained with teacher forcing.
 
     Its family is trained with a second input, `actual`, the actual candles; see
-    `v8.profile.autoregressive`.
+    `v8.profile.families`.
     """
 
     teacher_forcing: Dropout
@@ -276,3 +278,127 @@ def recurrent_flop(
 def dense_flop(*widths: int) -> float:
     """Count the operations of a forward pass through dense layers of these widths, the input's first."""
     return sum(2.0 * num_inputs * num_units for num_inputs, num_units in pairwise(widths))
+
+
+class Seq2SeqNetwork(NetworkSettings):
+    """Sizes of encoder and decoder."""
+
+    encoder_units: Units
+    """Units of each encoder layer per direction, first to last."""
+    decoder_units: Units
+    """Units of each decoder layer, first to last."""
+    dropout: Dropout
+    """Share of channels dropped after each layer, one draw a sequence; 0 switches it off."""
+
+
+def _seq2seq(network: Seq2SeqNetwork, window_BTF: Any, layers: Layers) -> dict[str, Any]:
+    units = network.encoder_units
+    dropout = network.dropout
+    summary_BD = layers.recurrent(window_BTF, "encoder", units, dropout, is_bidirectional=True)
+    repeat = layers.keras.layers.RepeatVector(
+        layers.shape.horizon_bars, dtype=layers.precision, name="repeat"
+    )
+    x_BHD = layers.recurrent(repeat(summary_BD), "decoder", network.decoder_units, dropout, is_sequence=True)
+    return layers.heads(x_BHD, "bhd,dc->bhc")
+
+
+def _seq2seq_flop(network: Seq2SeqNetwork, shape: NetworkShape) -> float:
+    encoder = recurrent_flop(shape.lookback_bars, shape.num_features, network.encoder_units, num_directions=2)
+    return encoder + recurrent_flop(shape.horizon_bars, 2 * network.encoder_units[-1], network.decoder_units)
+
+
+BILSTM_SEQ2SEQ: Final = shipped_family("bilstm_seq2seq", Seq2SeqNetwork, _seq2seq, _seq2seq_flop)
+
+
+class DenseNetwork(NetworkSettings):
+    """Sizes of LSTM and dense layers."""
+
+    encoder_units: Units
+    """Units of each LSTM layer, first to last."""
+    dense_units: Units
+    """Units of each dense layer (ReLU), first to last."""
+    dropout: Dropout
+    """Share of channels dropped after each LSTM layer, one draw a sequence; 0 switches it off."""
+
+
+class CloseNetwork(NetworkSettings):
+    """Sizes of the LSTM layers."""
+
+    encoder_units: Units
+    """Units of each LSTM layer, first to last."""
+    dropout: Dropout
+    """Share of channels dropped after each layer, one draw a sequence; 0 switches it off."""
+
+
+def _lstm(network: DenseNetwork | CloseNetwork, x_BTF: Any, layers: Layers) -> dict[str, Any]:
+    x_BD = layers.recurrent(x_BTF, "encoder", network.encoder_units, network.dropout)
+    for number, units in enumerate(getattr(network, "dense_units", ()), 1):
+        x_BD = layers.dense(units, f"dense_{number}", "relu")(x_BD)
+    return layers.heads(x_BD, "bd,dhc->bhc")
+
+
+LSTM_DENSE: Final = shipped_family(
+    "lstm_dense",
+    DenseNetwork,
+    _lstm,
+    lambda network, shape: recurrent_flop(shape.lookback_bars, shape.num_features, network.encoder_units),
+)
+
+
+LSTM_CLOSE: Final = shipped_family(
+    "lstm_close",
+    CloseNetwork,
+    lambda network, window_BTF, layers: _lstm(network, layers.columns(window_BTF, [CLOSE]), layers),
+    lambda network, shape: recurrent_flop(shape.lookback_bars, 1, network.encoder_units),
+)
+
+
+class NewestRowNetwork(NetworkSettings):
+    """Sizes of the dense layers."""
+
+    dense_units: Units
+    """Units of each dense layer (GELU), first to last."""
+    dropout: Dropout
+    """Share of channels dropped after each layer; 0 switches it off."""
+
+
+def _dense_newest(network: NewestRowNetwork, window_BTF: Any, layers: Layers) -> dict[str, Any]:
+    keras = layers.keras
+    shape = layers.shape
+    row = keras.layers.Reshape((shape.num_features,), dtype=layers.precision, name="row")
+    x_BD = row(layers.newest(window_BTF))
+    for number, units in enumerate(network.dense_units, 1):
+        dense = layers.dense(units, f"dense_{number}", "gelu", kernel="HeNormal")
+        x_BD = layers.dropout(f"dense_{number}", network.dropout)(dense(x_BD))
+    outputs = {}
+    for task in shape.tasks:
+        # One number for each bar, by which all columns of a task move away from the constant forecast.
+        range_layer = keras.layers.EinsumDense(
+            "bd,dhr->bhr",
+            (shape.horizon_bars, 1),
+            kernel_initializer="zeros",
+            dtype="float32",
+            name=f"range_{task.name}",
+        )
+        head = layers.head(task, "bhr,rc->bhc")
+        outputs[task.name] = head(range_layer(x_BD))
+        head.kernel.assign([task.sides])  # the direction in which each column moves
+    return outputs
+
+
+def _newest_flop(network: NewestRowNetwork, shape: NetworkShape) -> float:
+    return dense_flop(shape.num_features, *network.dense_units, shape.horizon_bars * len(shape.tasks))
+
+
+DENSE_NEWEST: Final = shipped_family(
+    "dense_newest", NewestRowNetwork, _dense_newest, _newest_flop, reads_newest_row_only=True
+)
+
+
+class RangePathsFormula(NetworkSettings):
+    """It has no settings: all of its numbers are fitted."""
+
+
+RANGE_PATHS: Final = shipped_family(
+    "range_paths", RangePathsFormula, None, lambda network, shape: 0.0, bars=max(RANGE_BARS)
+)

@@ -14,7 +14,7 @@ from keras import ops
 from tiny_profiles import tiny_profile
 
 from v8.model.networks.networks import ACTUAL, WINDOW, build_network, counterparts, has_teacher_forcing
-from v8.profile.autoregressive import positions
+from v8.profile.families import positions
 from v8.profile.profile import Profile
 
 pytestmark = pytest.mark.tf
