@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from v8.base.process import in_thread, report_waiting, reporting_waiting_to
+from v8.base.http_client import in_thread
+from v8.base.process import report_waiting, reporting_waiting_to
 
 
 def test_what_a_thread_raises_whoever_waits_gets() -> None:

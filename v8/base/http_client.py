@@ -15,6 +15,7 @@ The exchange's archive and API (`v8.data.market.sources.downloads`), whatever po
 
 import re
 import socket
+import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -34,7 +35,6 @@ import requests
 from requests.exceptions import SSLError, TooManyRedirects
 from urllib3.exceptions import HTTPError
 
-from v8.base.process import in_thread
 from v8.base.version import VERSION
 
 BROKEN: Final = (OSError, HTTPError, HTTPException, ValueError)
@@ -217,6 +217,21 @@ def call_within(limit_s: float, call: Callable[[], T], given_up: "Future[None] |
         return answer.result()
     finally:
         del answer, ends  # else an error, its traceback and this frame would keep each other, and a socket
+
+
+def in_thread(function: Callable[[], T]) -> Future[T]:
+    """Run a function in a daemon thread: not even the end of the process waits for it."""
+    future: Future[T] = Future()
+    threading.Thread(target=_run, args=(function, future), daemon=True).start()
+    return future
+
+
+def _run(function: Callable[[], T], future: Future[T]) -> None:
+    try:
+        future.set_result(function())
+    except BaseException as error:  # noqa: BLE001 - raised again by the thread that reads the future
+        future.set_exception(error)
+        del future  # else the error, its traceback and this frame would keep each other
 
 
 def certificate_fault(error: Exception) -> str | None:

@@ -48,7 +48,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache
@@ -489,18 +488,3 @@ def with_progress(items: Collection[T], label: str) -> Iterator[T]:
             last_report_s = time.monotonic()
             report_waiting(f"{label}: {num_finished} of {len(items)}")
         yield item
-
-
-def in_thread(function: Callable[[], T]) -> Future[T]:
-    """Run a function in a daemon thread: not even the end of the process waits for it."""
-    future: Future[T] = Future()
-    threading.Thread(target=_run, args=(function, future), daemon=True).start()
-    return future
-
-
-def _run(function: Callable[[], T], future: Future[T]) -> None:
-    try:
-        future.set_result(function())
-    except BaseException as error:  # noqa: BLE001 - raised again by the thread that reads the future
-        future.set_exception(error)
-        del future  # else the error, its traceback and this frame would keep each other

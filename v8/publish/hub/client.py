@@ -43,8 +43,7 @@ from huggingface_hub.utils import _http
 from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
 from v8.base.errors import PublishError, V8Error, shown
-from v8.base.http_client import RetryFailure, RetryPolicy, TransientError, asked_wait_s
-from v8.base.process import in_thread
+from v8.base.http_client import RetryFailure, RetryPolicy, TransientError, asked_wait_s, in_thread
 from v8.base.storage import digest_file, digest_git_blob, expanded
 from v8.publish.hub import hub_endpoint
 

@@ -11,7 +11,8 @@ from v8.annexes.live.ledger.posting import Wishes, keep_sending, send_messages
 from v8.annexes.live.ledger.receiver import MessageReceiver
 from v8.annexes.live.ledger.watching import LedgerUpdater, ServingModels, UpdateResult, request_delay_s
 from v8.base.errors import SeriesError, V8Error
-from v8.base.process import command, in_thread, quiet_start, set_exit_message, with_progress
+from v8.base.http_client import in_thread
+from v8.base.process import command, quiet_start, set_exit_message, with_progress
 from v8.base.terminal import print_lines, print_message
 from v8.base.wording import plural
 from v8.cli.shared import place_words, settle_process
