@@ -335,7 +335,7 @@ HIDDEN: Final = {
     "IPython": ("keras",),
 }
 """Each hidden package, and the modules during whose import it is not found."""
-_LOG_MESSAGE: Final = re.compile(
+_LOG_MESSAGE: Final = (
     rb"^(WARNING: All log messages before absl::InitializeLog"
     rb"|([IW]\d{4} .* |\d{4}-\d\d-\d\d [\d:.]+: [IW] )\S+\.(cc|h):\d+\] "
     rb"|(E\d{4} .* |\d{4}-\d\d-\d\d [\d:.]+: E )"
@@ -343,7 +343,7 @@ _LOG_MESSAGE: Final = re.compile(
 )
 """Information and warnings of TensorFlow and XLA, of any supported version, and their errors about missing
 CUDA and the processor. They ignore TensorFlow's own log level, and some come late."""
-_FALSE_ALARM: Final = re.compile(
+_FALSE_ALARM: Final = (
     rb"^\S+ .*?(\S*\bcpu_aot_loader\.cc:"
     rb"|\S+\.cc:\d+\] Error parsing text-format tensorflow\.XlaSerializedCacheEntry)"
 )
@@ -437,6 +437,8 @@ def _filtered(*, is_verbose: bool) -> Iterator[int]:
     """
     original = os.dup(2)
     target = os.dup(2)
+    log_message = re.compile(_LOG_MESSAGE)
+    false_alarm = re.compile(_FALSE_ALARM)
     source, sink = os.pipe()
     os.dup2(sink, 2)
     os.close(sink)
@@ -444,7 +446,7 @@ def _filtered(*, is_verbose: bool) -> Iterator[int]:
     def pass_on() -> None:
         with os.fdopen(source, "rb") as lines, os.fdopen(target, "wb", buffering=0) as output:
             for line in lines:
-                if not _FALSE_ALARM.match(line) and (is_verbose or not _LOG_MESSAGE.match(line)):
+                if not false_alarm.match(line) and (is_verbose or not log_message.match(line)):
                     output.write(line)
 
     thread = threading.Thread(target=pass_on, daemon=True)

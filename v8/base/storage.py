@@ -411,16 +411,12 @@ _HEAD_BYTES: Final = 16_384  # longer than a first line with the columns of ten 
 _TAIL_BYTES: Final = 1 << 20  # of a Parquet file, whose metadata follow after its rows
 _PARQUET: Final = b"PAR1"
 
-_BEGINNINGS: Final = tuple(
-    re.compile(pattern, re.DOTALL)
-    for pattern in (
-        rb"\x89PNG\r\n.{0,1000}tEXtSoftware\x00" + PICTURE_SOFTWARE.encode(),
-        ",".join(FORECASTS_COLUMNS).encode() + rb",[^\r\n]*" + NAIVE_ENDING.encode() + rb"\r?\n",
-        ",".join(COMPARISON_COLUMNS).encode() + rb",[^\r\n]*ratio_high\r?\n",
-        rb'<!DOCTYPE html>\s*<html[^>]*><head>.{0,200}<meta name="generator" content="'
-        + PAGE_GENERATOR.encode(),
-        rb'\{\s*"format": \d+,\s*"command": ".*?",\s*"created_at": "',
-    )
+_BEGINNINGS: Final = (
+    rb"\x89PNG\r\n.{0,1000}tEXtSoftware\x00" + PICTURE_SOFTWARE.encode(),
+    ",".join(FORECASTS_COLUMNS).encode() + rb",[^\r\n]*" + NAIVE_ENDING.encode() + rb"\r?\n",
+    ",".join(COMPARISON_COLUMNS).encode() + rb",[^\r\n]*ratio_high\r?\n",
+    rb'<!DOCTYPE html>\s*<html[^>]*><head>.{0,200}<meta name="generator" content="' + PAGE_GENERATOR.encode(),
+    rb'\{\s*"format": \d+,\s*"command": ".*?",\s*"created_at": "',
 )
 
 
@@ -430,7 +426,7 @@ def is_own(file: Path) -> bool:
         with open_given(file) as stream:
             head = stream.read(_HEAD_BYTES)
             if not head.startswith(_PARQUET):
-                return any(pattern.match(head) for pattern in _BEGINNINGS)
+                return any(re.match(pattern, head, re.DOTALL) for pattern in _BEGINNINGS)
             num_bytes = stream.seek(0, 2)
             stream.seek(max(0, num_bytes - _TAIL_BYTES))
             return FORECASTS_KEY.encode() in stream.read()
