@@ -73,16 +73,16 @@ def calls(trained_run: Any) -> dict[str, Call]:
     values |= dict.fromkeys(("model", "windows_NTF"))
     checked = ("predict_joined", "outlook", "outlook_joined", "out_of_range_features")
     candles_of = dict.fromkeys((f"v8.Forecaster.{name}" for name in checked), trained_run.candles)
-    owners = {"v8": v8, "v8.Board": board, "v8.Run": run, "v8.Forecaster": forecaster}
+    owners = {v8: v8, v8.Board: board, v8.Run: run, v8.Forecaster: forecaster}
     others = {"v8.Profile", "v8.V8Error", "v8.Board"}
     others |= {f"v8.Run.{name}" for name in ("get", "items", "keys", "values")}
     calls = {}
-    for owner, members in owners.items():
-        for member in dir(members):
-            function = getattr(members, member)
-            called = f"{owner}.{member}"
-            if member.startswith("_") or called in others or not callable(function):
+    for kind, owner in owners.items():
+        for member in dir(kind):
+            called = f"v8.{member}" if kind is v8 else f"v8.{kind.__name__}.{member}"
+            if member.startswith("_") or called in others or not callable(getattr(kind, member)):
                 continue
+            function = getattr(owner, member)
             parameters = inspect.signature(function).parameters.values()
             names = [one.name for one in parameters if one.kind is not one.VAR_KEYWORD]
             names += OPTIONS if called == "v8.train" else []
