@@ -28,8 +28,7 @@ from webhooks import SECRET, WebhookReceiver
 
 from v8.annexes.live.ledger import watching
 from v8.annexes.live.ledger.database import Ledger
-from v8.annexes.live.ledger.posting import ALL_FORECASTS, send_messages
-from v8.annexes.live.ledger.receiver import SECRET_VARIABLE, Receiver
+from v8.annexes.live.ledger.posting import ALL_FORECASTS, SECRET_VARIABLE, Receiver, send_messages
 from v8.annexes.live.ledger.record import live_record
 from v8.annexes.live.ledger.watching import LedgerUpdater, ServingModels, UpdateResult
 from v8.annexes.live.promotion.decisions import Promotions

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from v8.annexes.live.ledger.coverage import Coverage, merge_coverages
-from v8.annexes.live.ledger.entries import ForecastCounts
+from v8.annexes.live.ledger.entries import Coverage, ForecastCounts, merge_coverages
 from v8.annexes.live.ledger.record import LiveRecord, LiveSeries, LiveTask
 from v8.model.evaluation.significance import BaselineComparison
 

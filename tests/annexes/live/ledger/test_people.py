@@ -19,8 +19,14 @@ from ledger_entries import FIRST_S, made_entry
 from people_server import MailServer, PeopleServer
 
 from v8.annexes.live.ledger.database import Ledger
-from v8.annexes.live.ledger.posting import Outbox, Wishes, send_messages
-from v8.annexes.live.ledger.receiver import PeopleReceiver, open_receiver, text_of
+from v8.annexes.live.ledger.posting import (
+    Outbox,
+    PeopleReceiver,
+    Wishes,
+    open_receiver,
+    send_messages,
+    text_of,
+)
 from v8.annexes.live.limits import Limit
 from v8.base import safe_text
 from v8.base.errors import ArtifactError, ProfileError, PublishError
@@ -133,7 +139,7 @@ def test_killed_between_two_messages_each_arrives_once(
         "from pathlib import Path\n"
         "from apprise.plugins.telegram import NotifyTelegram\n"
         "from v8.annexes.live.ledger.posting import send_messages\n"
-        "from v8.annexes.live.ledger.receiver import open_receiver\n"
+        "from v8.annexes.live.ledger.posting import open_receiver\n"
         f"NotifyTelegram.notify_url = {service.url + '/bot'!r}\n"
         f"receiver = open_receiver({TELEGRAM!r})\n"
         "receiver.most_together = 3\n"  # a message for each close

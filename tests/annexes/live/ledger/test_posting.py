@@ -15,8 +15,7 @@ from webhooks import SECRET, WebhookReceiver
 
 from v8.annexes.live.ledger import posting
 from v8.annexes.live.ledger.database import Ledger
-from v8.annexes.live.ledger.posting import Outbox, keep_sending, send_messages
-from v8.annexes.live.ledger.receiver import SECRET_VARIABLE, Receiver
+from v8.annexes.live.ledger.posting import SECRET_VARIABLE, Outbox, Receiver, keep_sending, send_messages
 from v8.base.errors import ArtifactError, ProfileError, PublishError
 from v8.base.http_client import RetryPolicy
 from v8.model.evaluation.price_range import PriceRange

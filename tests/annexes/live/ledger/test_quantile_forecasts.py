@@ -20,12 +20,10 @@ from v8.annexes.live.app.charts import ChartReader, newest_apart, past_forecast
 from v8.annexes.live.app.forecast_view import ForecastView
 from v8.annexes.live.app.places import LedgerReader, ModelSource, PastMonth
 from v8.annexes.live.app.record_part import record_part, whole_record_part
-from v8.annexes.live.ledger.baselines import fit_baselines
 from v8.annexes.live.ledger.database import Ledger
-from v8.annexes.live.ledger.entries import score
+from v8.annexes.live.ledger.issuing import fit_baselines, make_entry, score
 from v8.annexes.live.ledger.printing import RECORD_PRINTERS
 from v8.annexes.live.ledger.record import live_record
-from v8.annexes.live.ledger.watching import make_entry
 from v8.annexes.live.promotion.champion_test import decide_promotion
 from v8.annexes.live.promotion.decisions import Promotions, read_promotions
 from v8.annexes.live.promotion.printing import print_decisions

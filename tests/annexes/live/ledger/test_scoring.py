@@ -9,8 +9,16 @@ import pytest
 from ledger_entries import ISSUER, said
 from tiny_profiles import tiny_profile
 
-from v8.annexes.live.ledger.baselines import FittedBaselines, baseline_bars, fit_baselines, fitted_until_s
-from v8.annexes.live.ledger.entries import VOID_AFTER_S, Entry, score, scoring_bars
+from v8.annexes.live.ledger.entries import Entry
+from v8.annexes.live.ledger.issuing import (
+    VOID_AFTER_S,
+    FittedBaselines,
+    baseline_bars,
+    fit_baselines,
+    fitted_until_s,
+    score,
+    scoring_bars,
+)
 from v8.base.errors import DataError
 from v8.data.features import compute_table
 from v8.data.market.candles import Candles

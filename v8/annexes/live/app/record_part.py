@@ -5,8 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from v8.annexes.live.app.places import (
     run_name,
 )
-from v8.annexes.live.ledger.coverage import DailyCoverage
-from v8.annexes.live.ledger.entries import ForecastCounts
+from v8.annexes.live.ledger.entries import DailyCoverage, ForecastCounts
 from v8.annexes.live.ledger.record import MIN_DAYS, LiveRecord, LiveTask, own_baseline_sentence
 from v8.base.process import command
 from v8.base.wording import ABSENT, Table, count, percent, plural, say

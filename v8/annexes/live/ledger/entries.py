@@ -1,20 +1,18 @@
-"""The entries of the ledger: issuers, the forecasts that they issued, and the scores of these.
+"""The entries of the ledger: issuers, the forecasts that they issued, their scores, and coverage by day.
 
 Numbers of a forecast are float32, as a model returns them; what is written is what is scored. The arrays of
 all tasks are concatenated in the order of `Issuer.tasks`, each flattened from (steps, columns). A row holds
 them packed (`pack`) and with a checksum.
 
-The loss of a forecast is what the leaderboard averages: its mean absolute error in returns over all steps
-and columns of a task; that of a quantile is twice its pinball loss. It is computed once, when the last
-forecast bar has closed, from the same columns as the evaluation. These are computed from a fixed number of
-candles, so a score does not depend on when it is computed.
+`v8.annexes.live.ledger.issuing` makes forecasts and scores. Coverage is how many actual values lay in each
+interval.
 
-Legend: K forecasters, V values of one forecaster (steps times columns of all tasks), T tasks, H steps, C
-columns of a task.
+Legend: N forecasts, K forecasters, V values of one forecaster (steps times columns of all tasks), T tasks, H
+steps, C columns of a task.
 """
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
@@ -24,19 +22,14 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from v8.base.records import Count, OpenTime, Positive, Sha256, Word
-from v8.data.features import compute_table
-from v8.data.market.candles import Candles
 from v8.data.market.series import Series, SeriesName, iso
-from v8.data.windows.span import actual_values
 from v8.model.baselines.baselines import NAIVE
 from v8.model.evaluation.evaluation import MODEL
-from v8.model.evaluation.metrics import in_returns
+from v8.model.evaluation.metrics import MIN_WIDTH
 from v8.model.evaluation.price_range import PriceRange, range_json
-from v8.profile.columns import CLOSE, MEDIAN, pinball, quantile_column
+from v8.profile.columns import MEDIAN, interval_names, intervals, quantile_column
 from v8.profile.formulas import DAY_S
-from v8.profile.indicators import warmup_bars
 from v8.profile.profile import ProfileName
-from v8.profile.tasks import TASKS
 
 Number = TypeVar("Number", np.float32, np.float64)
 Numbers = TypeVar("Numbers", bound=NDArray[Any])
@@ -257,75 +250,6 @@ class ForecastCounts:
         )
 
 
-VOID_AFTER_S: Final = 2 * DAY_S
-"""Seconds after the last forecast bar closed from which on a missing candle is waited for no longer: the
-forecast is void and has no score."""
-
-
-def scoring_bars(entry: Entry) -> int:
-    """Return how many candles up to the last forecast bar a score is computed from."""
-    return warmup_bars(_columns(entry)) + 1 + entry.issuer.horizon_bars
-
-
-def score(entry: Entry, candles: Candles, now_s: int) -> Score | None:
-    """Score a forecast whose last bar has closed.
-
-    Args:
-        entry: The forecast.
-        candles: Among them at least the `scoring_bars` candles up to its last bar.
-        now_s: The present, seconds since the epoch, UTC.
-
-    Returns:
-        Its score; one without losses if a candle never came; None if a missing candle may still come.
-    """
-    issuer = entry.issuer
-    num_bars = scoring_bars(entry)
-    first_open_s = entry.due_s - num_bars * issuer.bar_s
-    last_open_s = entry.due_s - issuer.bar_s
-    is_needed = (candles.open_time_s >= first_open_s) & (candles.open_time_s <= last_open_s)
-    if int(is_needed.sum()) < num_bars:
-        is_void = now_s >= entry.due_s + VOID_AFTER_S
-        return Score(now_s, None, None, None) if is_void else None
-    scoring_candles = candles.newest(num_bars, last_open_s)
-    table = compute_table(scoring_candles, _columns(entry))
-    rows_1H = np.arange(len(table) - issuer.horizon_bars, len(table))[None]
-    actual = {}
-    for task, columns in issuer.tasks.items():
-        if TASKS[task].is_of_bars:
-            actual[task] = table.select(columns)[rows_1H[0]]
-        else:
-            actual[task] = actual_values(table, task, rows_1H)[0].astype(np.float32)
-    last_close = float(table.column(CLOSE)[-1 - issuer.horizon_bars])
-    return Score(
-        scored_s=now_s,
-        actual_digest=scoring_candles.digest,
-        actual=issuer.concatenate(actual),
-        losses=_losses(entry, actual, last_close),
-    )
-
-
-def _columns(entry: Entry) -> tuple[str, ...]:
-    names: list[str] = []
-    for task, columns in entry.issuer.tasks.items():
-        names += columns if TASKS[task].is_of_bars else TASKS[task].input_columns
-    return tuple(dict.fromkeys([*names, CLOSE]))
-
-
-def _losses(
-    entry: Entry, actual: Mapping[str, NDArray[np.float32]], last_close: float
-) -> NDArray[np.float64]:
-    """Return mean absolute errors in returns, of quantiles twice their pinball losses, shape (K, T)."""
-    closes = np.full(len(entry.values), last_close)
-    forecasts = entry.issuer.split(entry.values.astype(np.float64))
-    # A point forecast counts as the median: twice its pinball loss is the absolute error.
-    levels = np.array([level_of(name) or MEDIAN for name in entry.issuer.forecasters])[:, None, None]
-    losses = []
-    for task in entry.issuer.tasks:
-        errors = in_returns(task, actual[task] - forecasts[task], closes)
-        losses.append(2.0 * pinball(np, errors, levels).mean(axis=(1, 2)))
-    return np.stack(losses, axis=1)
-
-
 def pack(values: NDArray[np.float32]) -> bytes:
     """Write float32 numbers of any shape, compressed.
 
@@ -409,3 +333,93 @@ class ActualValues:
     issued_for_s: NDArray[np.int64]  # closes, seconds since the epoch, UTC, shape (N,)
     values: NDArray[np.float32]  # forecasts of every forecaster, shape (N, K, V)
     actual: NDArray[np.float32]  # shape (N, V)
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How many actual values of one task lay in each interval."""
+
+    num_inside: Mapping[str, int]  # by name of the interval, "90 %", the widest first
+    num_actual_values: int  # steps and columns of all forecasts whose intervals have a width
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Shares of the actual values by interval, 0 to 1."""
+        return {name: num_inside / self.num_actual_values for name, num_inside in self.num_inside.items()}
+
+
+DailyCoverage = Mapping[int, Coverage]
+"""Coverage by the day, UTC, on which the forecasts were issued, seconds since the epoch, ascending."""
+
+
+IssuerCoverages = Sequence[tuple[Issuer, Mapping[str, DailyCoverage]]]
+"""Issuers with intervals, each with its coverage per task."""
+
+
+def merge_coverages(coverages: Iterable[Coverage | None]) -> Coverage | None:
+    """Add up coverages, for the intervals that all of them have; None if there is none."""
+    present = [coverage for coverage in coverages if coverage]
+    if not present:
+        return None
+    num_inside = {}
+    for name in present[0].num_inside:
+        if all(name in coverage.num_inside for coverage in present):
+            num_inside[name] = sum(coverage.num_inside[name] for coverage in present)
+    return Coverage(num_inside, sum(coverage.num_actual_values for coverage in present))
+
+
+def merge_daily(coverages: Iterable[DailyCoverage]) -> dict[int, Coverage]:
+    """Add up the coverages of each day."""
+    by_day: dict[int, list[Coverage]] = {}
+    for daily in coverages:
+        for day_s, coverage in daily.items():
+            by_day.setdefault(day_s, []).append(coverage)
+    merged = {}
+    for day_s in sorted(by_day):
+        coverage_of_day = merge_coverages(by_day[day_s])
+        if coverage_of_day:
+            merged[day_s] = coverage_of_day
+    return merged
+
+
+def measure_daily(actual_values: ActualValues) -> dict[str, dict[int, Coverage]]:
+    """Count per task and day how many actual values lay in each interval of an issuer."""
+    day_s_N = actual_values.issued_for_s // DAY_S * DAY_S
+    by_task: dict[str, dict[int, Coverage]] = {}
+    for day_s in np.unique(day_s_N).tolist():
+        is_of_day_N = day_s_N == day_s
+        values_NKV = actual_values.values[is_of_day_N]
+        actual_NV = actual_values.actual[is_of_day_N]
+        for task, coverage in _measure_coverage(actual_values.issuer, values_NKV, actual_NV).items():
+            by_task.setdefault(task, {})[day_s] = coverage
+    return by_task
+
+
+def _measure_coverage(
+    issuer: Issuer, values_NKV: NDArray[np.float32], actual_NV: NDArray[np.float32]
+) -> dict[str, Coverage]:
+    """Count per task how many actual values lay in each interval of an issuer.
+
+    Values whose widest interval has no width are left out, as `QuantileErrors.mean_coverage` does.
+    """
+    positions = issuer.levels
+    levels = sorted([*positions, MEDIAN])
+    lowest_NV = values_NKV[:, positions[levels[0]]]
+    highest_NV = values_NKV[:, positions[levels[-1]]]
+    has_width_NV = highest_NV - lowest_NV >= MIN_WIDTH * np.abs(highest_NV)
+    num_inside = dict[str, dict[str, int]]()
+    for name, (low_level, high_level) in zip(interval_names(levels), intervals(levels), strict=True):
+        low_NV = values_NKV[:, positions[low_level]]
+        high_NV = values_NKV[:, positions[high_level]]
+        is_inside_NV = (low_NV <= actual_NV) & (actual_NV <= high_NV) & has_width_NV
+        for task, is_inside in issuer.split(is_inside_NV.astype(np.float32)).items():
+            num_inside.setdefault(task, {})[name] = int(is_inside.sum())
+    num_with_width = {
+        task: int(has_width.sum())
+        for task, has_width in issuer.split(has_width_NV.astype(np.float32)).items()
+    }
+    return {
+        task: Coverage(counts, num_with_width[task])
+        for task, counts in num_inside.items()
+        if num_with_width[task]
+    }

@@ -1,4 +1,4 @@
-"""What the command `track` prints and publishes: the live record of forecasts written in advance."""
+"""The live record in words: what the command `track` prints, and the table and sentences of a card."""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -7,19 +7,20 @@ from typing import Final
 
 from v8.annexes.live.ledger.database import Ledger
 from v8.annexes.live.ledger.record import (
+    MIN_DAYS,
+    MOST_FORECASTS,
     LiveRecord,
     LiveSeries,
     LiveTask,
     live_record,
-    record_sentences,
-    record_table,
+    own_baseline_sentence,
 )
 from v8.base.errors import ArtifactError, listed, shown
 from v8.base.process import command
 from v8.base.terminal import print_json, print_lines, print_table
-from v8.base.wording import Table, plural
+from v8.base.wording import Table, number, p_value, percent, plural
 from v8.cli.shared import place_words
-from v8.model.evaluation.significance import BaselineComparison
+from v8.model.evaluation.significance import BaselineComparison, reading_marks
 
 _COLUMNS: Final = (
     "series",
@@ -129,3 +130,86 @@ RECORD_PRINTERS: Final[Mapping[str, Callable[[LiveRecord], None]]] = {
     "csv": _print_csv,
 }
 """Every output format of the live record by the name that `--format` takes."""
+
+
+def record_table(record: LiveRecord) -> Table:
+    """Return a row a series: errors compared with naive and the best baseline, and counts."""
+    comparisons = [
+        (task, against.name) for task, live in record.tasks.items() for against in live.comparisons
+    ]
+    rows: list[list[object]] = []
+    for series in record.series:
+        marked = {
+            (task, against.name): against.marked
+            for task, live in series.tasks.items()
+            for against in live.comparisons
+        }
+        num_scored = 0
+        num_days = 0
+        if series.tasks:
+            first_task = next(iter(series.tasks.values()))
+            num_scored = first_task.num_scored
+            num_days = first_task.num_days
+        multiples = [marked.get(comparison, "") for comparison in comparisons]
+        counts = series.counts
+        rows.append(
+            [
+                series.series,
+                num_scored,
+                num_days,
+                *multiples,
+                counts.num_late,
+                counts.num_pending,
+                counts.num_void,
+            ]
+        )
+    multiple_names = [f"{task} × {name}" for task, name in comparisons]
+    header = ("series", "scored", "days", *multiple_names, "late", "pending", "void")
+    return Table(header, rows, "Mean absolute error as a multiple of a forecast without a network")
+
+
+def record_sentences(record: LiveRecord) -> list[str]:
+    """Summarise a record in sentences, and say how its table is read."""
+    counts = record.counts
+    sentences: list[str] = []
+    for task, live in record.tasks.items():
+        sentences += _task_sentences(task, live)
+    if record.with_own_baseline:
+        sentences.append(f"{listed(record.with_own_baseline)}: {own_baseline_sentence()}")
+    sentences += _generation_sentences(record)
+    sentences.append(f"{reading_marks(len(record.series))}; from {MIN_DAYS} days on.")
+    sentences.append(
+        f"{plural(counts.num_issued, 'forecast')} issued, {counts.num_scored} scored, {counts.num_late} late "
+        f"(in no error), {counts.num_pending} waiting for their actual values, "
+        f"{counts.num_void} without actual values for ever."
+    )
+    return sentences
+
+
+def _task_sentences(task: str, live: LiveTask) -> Iterator[str]:
+    """Compare the errors of a task over all series with baselines, and give CRPS and coverage."""
+    over = f"{plural(live.num_scored, 'forecast')} of {plural(live.num_days, 'day')}"
+    for against in live.comparisons:
+        verdict = against.verdict
+        if against.p_value is not None:
+            verdict = f"{verdict}, p {p_value(against.p_value)}"
+        yield f"{task}: {number(against.relative_mae)} of {against.name} over {over}: {verdict}."
+    if live.coverage:
+        shares = [f"{percent(share)} in the {name} interval" for name, share in live.coverage.shares.items()]
+        newest = f"of the newest {MOST_FORECASTS:,} forecasts of each series"
+        crps = number(live.relative_crps)
+        yield f"{task}: CRPS {crps} of naive's error; actual values {newest}: {', '.join(shares)}."
+
+
+def _generation_sentences(record: LiveRecord) -> Iterator[str]:
+    """Give the errors of each model of the series that were forecast by more than one."""
+    for series in record.series:
+        if len(series.generations) < 2:
+            continue
+        for generation in series.generations:
+            errors = []
+            for task, live in generation.tasks.items():
+                num_scored = plural(live.num_scored, "forecast")
+                errors.append(f"{task} {number(live.naive.relative_mae)} of naive over {num_scored}")
+            model = f"{series.series}, model that has seen until {generation.issuer.generation}"
+            yield f"{model}: {', '.join(errors) or 'nothing scored yet'}."

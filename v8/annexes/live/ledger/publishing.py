@@ -27,7 +27,8 @@ from pyarrow import parquet
 
 from v8.annexes.live.ledger.database import Ledger
 from v8.annexes.live.ledger.entries import Entry, Score
-from v8.annexes.live.ledger.record import live_board, live_record, record_sentences, record_table
+from v8.annexes.live.ledger.printing import record_sentences, record_table
+from v8.annexes.live.ledger.record import live_board, live_record
 from v8.base.errors import PublishError, listed
 from v8.base.parquet import OddParquetError, longest_text, read_as
 from v8.base.storage import packaged, passing_folder, write_text

@@ -4,7 +4,7 @@ It is computed from the ledger whenever it is requested and is stored in no file
 forecasts, written when the first of their bars had closed, are counted, but are part of no error.
 
 Every task is compared with the naive forecast and with the best baseline: the one that the verdicts on the
-models name (`v8.annexes.live.ledger.baselines`), so that the live forecasts do not choose it. Where none is
+models name (`stored_references`), so that the live forecasts do not choose it. Where none is
 stored, or it was not forecast, the one with the lowest error over all series that are shown together is
 taken instead, and the record says so (`LiveTask.is_best_of_run`). Differences are tested as in the
 evaluation:
@@ -16,6 +16,10 @@ evaluation:
 * The p-values of several series are corrected together (Benjamini and Hochberg).
 * Hours of the day and weekends differ, so fewer than `MIN_DAYS` days are not tested.
 
+A run stores its verdicts in the metadata of each model. The models are in the run's folder, or in a commit of
+a repository that was pulled to this machine: nothing is requested from the Hub, because a record is computed
+often, and also without a network.
+
 Coverage is how often the actual values lay in the central intervals, which a loss does not show. The
 forecasts in the ledger are packed and each has to be unpacked, so only the newest ones of a series are used
 (`MOST_FORECASTS`).
@@ -24,9 +28,10 @@ Legend: N closes, K forecasters.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from statistics import mean
 from typing import Any, Final
@@ -34,25 +39,28 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from v8.annexes.live.ledger.baselines import stored_references
-from v8.annexes.live.ledger.coverage import (
+from v8.annexes.live.ledger.database import Ledger
+from v8.annexes.live.ledger.entries import (
     Coverage,
     DailyCoverage,
+    ForecastCounts,
+    Issuer,
     IssuerCoverages,
+    ScoredForecasts,
+    level_of,
     measure_daily,
     merge_coverages,
     merge_daily,
 )
-from v8.annexes.live.ledger.database import Ledger
-from v8.annexes.live.ledger.entries import ForecastCounts, Issuer, ScoredForecasts, level_of
-from v8.base.errors import listed
-from v8.base.wording import Table, number, p_value, percent, plural, say
+from v8.base.errors import V8Error
+from v8.base.wording import say
 from v8.data.market.series import Series, iso
+from v8.forecaster.metadata import METADATA_FILE, read_metadata
 from v8.model.baselines.baselines import NAIVE, reference_baseline
 from v8.model.evaluation.board import Comparison, SharedLosses, Target, comparison_rows
 from v8.model.evaluation.evaluation import MODEL
-from v8.model.evaluation.leaderboard import Verdict, with_corrected
-from v8.model.evaluation.significance import BaselineComparison, Losses, best_of, is_equal, reading_marks
+from v8.model.evaluation.leaderboard import Verdict, references, with_corrected
+from v8.model.evaluation.significance import BaselineComparison, Losses, best_of, is_equal
 from v8.profile.formulas import DAY_S
 from v8.profile.tasks import TASKS
 
@@ -416,95 +424,12 @@ def _generation(
     return LiveGeneration(issuer, first_s=int(times_s[0]), last_s=int(times_s[-1]), tasks=tasks)
 
 
-def record_table(record: LiveRecord) -> Table:
-    """Return a row a series: errors compared with naive and the best baseline, and counts."""
-    comparisons = [
-        (task, against.name) for task, live in record.tasks.items() for against in live.comparisons
-    ]
-    rows: list[list[object]] = []
-    for series in record.series:
-        marked = {
-            (task, against.name): against.marked
-            for task, live in series.tasks.items()
-            for against in live.comparisons
-        }
-        num_scored = 0
-        num_days = 0
-        if series.tasks:
-            first_task = next(iter(series.tasks.values()))
-            num_scored = first_task.num_scored
-            num_days = first_task.num_days
-        multiples = [marked.get(comparison, "") for comparison in comparisons]
-        counts = series.counts
-        rows.append(
-            [
-                series.series,
-                num_scored,
-                num_days,
-                *multiples,
-                counts.num_late,
-                counts.num_pending,
-                counts.num_void,
-            ]
-        )
-    multiple_names = [f"{task} × {name}" for task, name in comparisons]
-    header = ("series", "scored", "days", *multiple_names, "late", "pending", "void")
-    return Table(header, rows, "Mean absolute error as a multiple of a forecast without a network")
-
-
-def record_sentences(record: LiveRecord) -> list[str]:
-    """Summarise a record in sentences, and say how its table is read."""
-    counts = record.counts
-    sentences: list[str] = []
-    for task, live in record.tasks.items():
-        sentences += _task_sentences(task, live)
-    if record.with_own_baseline:
-        sentences.append(f"{listed(record.with_own_baseline)}: {own_baseline_sentence()}")
-    sentences += _generation_sentences(record)
-    sentences.append(f"{reading_marks(len(record.series))}; from {MIN_DAYS} days on.")
-    sentences.append(
-        f"{plural(counts.num_issued, 'forecast')} issued, {counts.num_scored} scored, {counts.num_late} late "
-        f"(in no error), {counts.num_pending} waiting for their actual values, "
-        f"{counts.num_void} without actual values for ever."
-    )
-    return sentences
-
-
 def own_baseline_sentence() -> str:
     """Say that a record chose a best baseline itself, in the language of the page."""
     return say(
         "The best baseline is the one with the lowest error in this record: no verdict of the run "
         "was found, or it names a baseline that was not forecast."
     )
-
-
-def _task_sentences(task: str, live: LiveTask) -> Iterator[str]:
-    """Compare the errors of a task over all series with baselines, and give CRPS and coverage."""
-    over = f"{plural(live.num_scored, 'forecast')} of {plural(live.num_days, 'day')}"
-    for against in live.comparisons:
-        verdict = against.verdict
-        if against.p_value is not None:
-            verdict = f"{verdict}, p {p_value(against.p_value)}"
-        yield f"{task}: {number(against.relative_mae)} of {against.name} over {over}: {verdict}."
-    if live.coverage:
-        shares = [f"{percent(share)} in the {name} interval" for name, share in live.coverage.shares.items()]
-        newest = f"of the newest {MOST_FORECASTS:,} forecasts of each series"
-        crps = number(live.relative_crps)
-        yield f"{task}: CRPS {crps} of naive's error; actual values {newest}: {', '.join(shares)}."
-
-
-def _generation_sentences(record: LiveRecord) -> Iterator[str]:
-    """Give the errors of each model of the series that were forecast by more than one."""
-    for series in record.series:
-        if len(series.generations) < 2:
-            continue
-        for generation in series.generations:
-            errors = []
-            for task, live in generation.tasks.items():
-                num_scored = plural(live.num_scored, "forecast")
-                errors.append(f"{task} {number(live.naive.relative_mae)} of naive over {num_scored}")
-            model = f"{series.series}, model that has seen until {generation.issuer.generation}"
-            yield f"{model}: {', '.join(errors) or 'nothing scored yet'}."
 
 
 def live_losses(
@@ -532,3 +457,47 @@ def live_losses(
     # The newest bar that a forecast knows closed at the time that the forecast was issued for.
     bar_numbers = scored.issued_for_s // issuer.bar_s - 1
     return Losses(by_task, bar_numbers, issuer.horizon_bars, "of the live record")
+
+
+def stored_references(place: Path | str, commits: Mapping[str, str | None]) -> dict[str, dict[str, str]]:
+    """Return the best baselines that stored verdicts name, by series and task.
+
+    Empty for a series whose model is not on this machine or cannot be read, and for one whose metadata stores
+    no verdict: that of a run that goes on, or of format 1.
+
+    Args:
+        place: A run's folder, or `user/name` on the Hub.
+        commits: By series the commit of its newest model on the Hub; None for a model that has none.
+    """
+    from v8.publish.hub.opening import open_place  # noqa: PLC0415 - most commands of the ledger open no models
+
+    by_series: dict[str, dict[str, str]] = {series: {} for series in commits}
+    if not isinstance(place, Path):
+        for series, commit in commits.items():
+            if commit is not None:
+                with suppress(OSError, V8Error):
+                    by_series[series] = _references_of_commit(place, commit, series)
+        return by_series
+    with suppress(OSError, V8Error):  # the folder may be gone
+        models = open_place(place)
+        for series in commits:
+            with suppress(OSError, V8Error):
+                folder, _ = models.locate(series)
+                by_series[series] = _references_in(folder, (folder / METADATA_FILE).stat().st_mtime_ns)
+    return by_series
+
+
+@lru_cache(maxsize=10_000)
+def _references_of_commit(repo: str, commit: str, series: str) -> dict[str, str]:
+    """Return the best baselines that the model of a commit names; raises if it is not in the cache."""
+    from v8.publish.hub.opening import open_place  # noqa: PLC0415 - as above
+
+    folder, _ = open_place(repo, revision=commit, is_offline=True).locate(series)
+    return _references_in(folder, 0)
+
+
+@lru_cache(maxsize=10_000)
+def _references_in(folder: Path, _written_ns: int) -> dict[str, str]:
+    """Return the best baselines that the metadata in a folder names, as long as the file is the same."""
+    stored = read_metadata(folder).result.verdict
+    return {} if stored is None else references(stored)

@@ -8,147 +8,53 @@ The first forecast of a series is that of the newest close.
 The source's time, read again at every update, decides what has closed. An error is reported once for each
 text. Trouble with candles or the place is tried again at the next update; a close whose candles are available
 but cannot be forecast is left out. The other series continue.
-
-All baselines are issued with the model (`v8.annexes.live.ledger.baselines`).
 """
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
-import numpy as np
-from numpy.typing import NDArray
-
-from v8.annexes.live.ledger.baselines import FittedBaselines, baseline_bars, fit_baselines, fitted_until_s
+from v8.annexes.live.ledger import DEFAULT_LEDGER
 from v8.annexes.live.ledger.database import Ledger
-from v8.annexes.live.ledger.entries import Entry, Issuer, quantile_forecaster, score, scoring_bars
-from v8.annexes.live.ledger.posting import Outbox, Wishes
+from v8.annexes.live.ledger.entries import Entry
+from v8.annexes.live.ledger.issuing import (
+    FittedBaselines,
+    fit_baselines,
+    fitted_until_s,
+    forecast_bars,
+    make_entry,
+    score,
+    scoring_bars,
+)
+from v8.annexes.live.ledger.posting import MessageReceiver, Outbox, Wishes, keep_sending, send_messages
 from v8.base.errors import ArtifactError, DataError, SeriesError, V8Error, listed
-from v8.base.process import with_progress
+from v8.base.http_client import in_thread
+from v8.base.process import command, quiet_start, set_exit_message, with_progress
 from v8.base.storage import digest_bytes
+from v8.base.terminal import print_lines, print_message
+from v8.base.wording import plural
+from v8.cli.shared import place_words, settle_process
 from v8.data.market.candles import Candles
 from v8.data.market.companions import Companions
 from v8.data.market.series import Series, iso, series_advice
 from v8.data.market.sources.source import CandleSource, PrefetchesCandles, present_of
 from v8.forecaster.forecaster import Forecaster
 from v8.forecaster.shared_models import KERAS, SharedModels
-from v8.model.evaluation.evaluation import MODEL
-from v8.profile.columns import outer, quantile_column
 from v8.profile.formulas import DAY_S
-from v8.profile.tasks import TASKS
 from v8.publish.hub.opening import open_place
 
 CATCH_UP_S: Final = 2 * DAY_S  # closes that were missed longer ago are not forecast any more, in seconds
 MAX_PAUSE_S: Final = 20.0
-LATE_CANDLE_S: Final = 900  # after its close a candle is late, one of a shorter bar after a bar, in seconds
 """Longest pause between two updates, in seconds: the exchange's clock may not run like this machine's."""
+LATE_CANDLE_S: Final = 900  # after its close a candle is late, one of a shorter bar after a bar, in seconds
 BATCH_BARS: Final = 1_000  # newest bars that all series are brought up to together: a page of the exchange
 MIN_DELAY_S: Final = 2
 MAX_JITTER_S: Final = 6  # a candle is requested 2 to 7 s after its close, by each place at its own second
-
-
-def forecast_bars(forecaster: Forecaster) -> int:
-    """Return how many of the newest candles the forecasts of a close need, model and baselines."""
-    return max(forecaster.needed_bars, baseline_bars(forecaster.about.trained_profile))
-
-
-def make_entry(
-    forecaster: Forecaster,
-    fitted: FittedBaselines,
-    candles: Candles,
-    written_s: int,
-    place: str,
-    *,
-    has_range: bool = False,
-) -> Entry:
-    """Forecast the bars after the newest candle, by the model and every baseline.
-
-    The model gets as many candles as it needs and no more, as in `predict`, so that the same candles give the
-    same numbers, however many others are available.
-
-    Args:
-        forecaster: The model.
-        fitted: Baselines of its profile.
-        candles: At least the newest `forecast_bars`; the newest one closes when the forecast bars open.
-        written_s: When the forecast is written, seconds since the epoch, UTC.
-        place: Where the model is, as the ledger names it.
-        has_range: Whether to simulate the range of prices, too, which messages hold.
-
-    Raises:
-        DataError: If too few candles are without a gap, or the model was trained on the bars to forecast.
-        SeriesError: If a forecast is not finite.
-    """
-    model_candles = candles.newest(forecaster.needed_bars)
-    profile = fitted.profile
-    issued_for_s = int(model_candles.open_time_s[-1]) + forecaster.series.bar_s
-    _require_trained_before(forecaster, issued_for_s)
-    ahead = None
-    if has_range:
-        outlook = forecaster.outlook_joined(model_candles)
-        frame = outlook.forecast
-        ahead = outlook.price_range
-    else:
-        frame = forecaster.predict_joined(model_candles)
-    columns = {task: TASKS[task].columns for task in profile.tasks}
-    forecasts: dict[str, Mapping[str, NDArray[np.float64]]] = {
-        MODEL: {task: frame[[*names]].to_numpy() for task, names in columns.items()},
-        **fitted.forecast(candles.newest(baseline_bars(profile))),
-    }
-    for level in outer(forecaster.quantiles):  # each quantile is a forecaster of its own
-        forecasts[quantile_forecaster(level)] = {
-            task: frame[[quantile_column(name, level) for name in names]].to_numpy()
-            for task, names in columns.items()
-        }
-    issuer = Issuer(
-        place=place,
-        series=str(forecaster.series),
-        model_sha256=forecaster.about.model_sha256,
-        revision=forecaster.revision,
-        trained_until_s=forecaster.trained_until_s,
-        profile=profile.name,
-        profile_digest=profile.digest,
-        source=candles.source,
-        bar_s=forecaster.series.bar_s,
-        horizon_bars=forecaster.horizon_bars,
-        tasks=columns,
-        forecasters=tuple(forecasts),
-    )
-    stacked = {task: np.stack([by_task[task] for by_task in forecasts.values()]) for task in columns}
-    values = issuer.concatenate(stacked)
-    faulty = [name for name, row in zip(forecasts, values, strict=True) if not np.isfinite(row).all()]
-    if faulty:
-        rule = "forecasts are finite numbers of single precision"
-        got = f"others from {listed(faulty)} at {iso(issued_for_s)}"
-        raise SeriesError(where=issuer.series, rule=rule, got=got, fix="That close is left out")
-    return Entry(
-        issuer=issuer,
-        issued_for_s=issued_for_s,
-        written_s=written_s,
-        candles_digest=model_candles.digest,
-        values=values,
-        price_range=ahead,
-    )
-
-
-def _require_trained_before(forecaster: Forecaster, issued_for_s: int) -> None:
-    """Refuse a model of the demo market, and a model that was trained on the bars to forecast."""
-    location = str(forecaster.series)
-    seen_s = forecaster.trained_until_s
-    if forecaster.about.is_demo_market:
-        rule = "a ledger is of models that were trained on real candles"
-        raise DataError(
-            where=location, rule=rule, got="one of the demo market", fix="Train it on real candles"
-        )
-    if seen_s > issued_for_s:
-        got = f"the close at {iso(issued_for_s)}, and a model that has seen candles until {iso(seen_s)}"
-        rule = "a model forecasts what it has not seen"
-        fix = "That close is left out"
-        raise DataError(where=location, rule=rule, got=got, fix=fix)
 
 
 def request_delay_s(place: str) -> int:
@@ -299,6 +205,12 @@ class LedgerUpdater:
             with self._errors_reported("the outbox"), Outbox(self.ledger.path, self.place) as outbox:
                 outbox.collect(self.ledger, self.models.forecaster, self.wishes)
 
+    def _tell_outbox(self, write: Callable[..., None], *values: Any) -> None:
+        """Call a method of the outbox, if there is one; errors of the outbox are reported by its filling."""
+        if self.wishes:
+            with suppress(V8Error), Outbox(self.ledger.path, self.place) as outbox:
+                write(outbox, *values)
+
     def _update_series(self, series: Series, source: CandleSource, result: UpdateResult) -> None:
         """Issue and score all that is due of one series, from candles that are requested once."""
         closes_s = self._due_closes(series, result.now_s)
@@ -351,7 +263,9 @@ class LedgerUpdater:
         name = str(series)
         for close_s in closes_s:
             if candles.open_time_s[-1] < close_s - series.bar_s:
-                self._report_late(series, close_s, present_of(source))
+                now_s = present_of(source)
+                if now_s >= close_s + min(series.bar_s, LATE_CANDLE_S):
+                    self._tell_outbox(Outbox.put_late, name, close_s, now_s)
                 return
             baselines = self._baselines_or_candles(forecaster, close_s, source)
             try:
@@ -362,23 +276,11 @@ class LedgerUpdater:
                 self._report(name, error)
                 continue
             entry = replace(entry, written_s=present_of(source))
-            if self.wishes:
-                self._keep_range(entry)
+            self._tell_outbox(Outbox.keep_range, entry)
             if self.ledger.add(entry):
                 result.num_issued += 1
                 result.num_late += entry.is_late
                 self._last_errors.pop(name, None)
-
-    def _report_late(self, series: Series, close_s: int, now_s: int) -> None:
-        """Put a message into the outbox about a candle that has not come in time."""
-        if self.wishes and now_s >= close_s + min(series.bar_s, LATE_CANDLE_S):
-            with suppress(V8Error), Outbox(self.ledger.path, self.place) as outbox:
-                outbox.put_late(str(series), close_s, now_s)
-
-    def _keep_range(self, entry: Entry) -> None:
-        """Keep the range of a forecast for its message; an error of the outbox is reported by its filling."""
-        with suppress(V8Error), Outbox(self.ledger.path, self.place) as outbox:
-            outbox.keep_range(entry)
 
     def _baselines_or_candles(
         self, forecaster: Forecaster, close_s: int, source: CandleSource
@@ -444,7 +346,81 @@ class LedgerUpdater:
         text = str(error)
         if text not in self._last_errors.values():
             self.notify(text if text.startswith(subject) else f"{subject}: {error}")
-            if self.wishes:  # an error of the outbox itself is reported by `_fill_outbox`
-                with suppress(V8Error), Outbox(self.ledger.path, self.place) as outbox:
-                    outbox.put("forecast.refused", int(time.time()), {"what": subject, "error": text})
+            data = {"what": subject, "error": text}
+            self._tell_outbox(Outbox.put, "forecast.refused", int(time.time()), data)
         self._last_errors[subject] = text
+
+
+def forecast_into_ledger(
+    place: Path | str,
+    find_models: Callable[[], ServingModels],
+    ledger_file: Path,
+    open_candles: Callable[[], CandleSource],
+    *,
+    receiver: MessageReceiver | None,
+    wishes: Wishes,
+    is_for_ever: bool,
+    continue_command: str,
+) -> int:
+    """Write the forecasts of a place's models into a ledger, print a summary, and return the exit code.
+
+    Args:
+        place: The place of the models.
+        find_models: Opens the models.
+        ledger_file: Path of the ledger.
+        open_candles: Opens the source of candles.
+        receiver: Gets messages about what happens; None without one.
+        wishes: What it gets of the forecasts.
+        is_for_ever: Whether to continue at every close until the process ends.
+        continue_command: What the user is told to call after an interruption.
+    """
+    set_exit_message(f"interrupted: {ledger_file} is whole. Continue with: {continue_command}")
+    settle_process()
+    with quiet_start():
+        models = find_models()  # first: no file is made if there are no models
+    with Ledger.open_to_write(ledger_file) as ledger:
+        ledger.require_intact()
+        with quiet_start():  # opening them starts TensorFlow, which prints
+            for name in with_progress(models.series, "Opening models"):
+                with suppress(V8Error):  # the first update reports it
+                    models.forecaster(name)
+        ledger_place = ledger.place(place)
+        updater = LedgerUpdater(
+            models,
+            open_candles,
+            ledger,
+            ledger_place,
+            notify=print_message,
+            delay_s=request_delay_s(ledger_place) if is_for_ever else 0,
+            wishes=wishes if receiver else None,
+        )
+        if receiver and is_for_ever:
+            in_thread(partial(keep_sending, ledger_file, ledger_place, receiver, print_message))
+        if is_for_ever:
+
+            def report(result: UpdateResult) -> None:
+                next_close = iso(updater.next_close_s(result.now_s))
+                print_lines(f"{_summary(result)}; next at {next_close}")
+
+            updater.run_forever(report)
+        result = updater.update()
+        track_words = list(place_words(place))
+        if ledger_file != DEFAULT_LEDGER:
+            track_words += ["--ledger", str(ledger_file)]
+        print_lines(
+            f"{_summary(result)}.", f"Ledger: {ledger_file}. Its record: {command('track', *track_words)}"
+        )
+        if receiver:
+            send_messages(ledger_file, ledger_place, receiver)
+    if not result.failures:
+        return 0
+    if result.num_issued:
+        return SeriesError.exit_code
+    return next(iter(result.failures.values())).exit_code
+
+
+def _summary(result: UpdateResult) -> str:
+    late = f" ({result.num_late} late)" if result.num_late else ""
+    failed = f", {len(result.failures)} series failed" if result.failures else ""
+    issued = plural(result.num_issued, "forecast")
+    return f"{iso(result.now_s)}: {issued} issued{late}, {result.num_scored} scored{failed}"

@@ -1,20 +1,23 @@
-"""The commands `forecast` and `track`: their flags, and what they refuse before any work."""
+"""The commands `forecast`, `track`, `app` and `update`: their flags, and what they refuse before any work."""
 
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
-from typer import Exit, Option
+from typer import Exit, Option, echo
 
 from v8.annexes.live.ledger import DEFAULT_LEDGER
-from v8.base.errors import ProfileError
-from v8.base.process import report_waiting
+from v8.base.errors import ProfileError, SeriesError
+from v8.base.process import command, report_waiting
+from v8.base.registry import require_package
 from v8.cli import shared as cli
-from v8.runs.options import contradiction
+from v8.data.market.sources.source import SOURCES
+from v8.runs.options import chosen_series, contradiction, require_covariate_files
 
 if TYPE_CHECKING:
     from v8.annexes.live.limits import Limit
+
 
 LedgerOption = Annotated[Path, Option(metavar="FILE", help="The database of forecasts; made if missing.")]
 
@@ -61,7 +64,7 @@ def forecast(
 
     receiver = None
     if post:  # before anything is opened
-        from v8.annexes.live.ledger.receiver import open_receiver
+        from v8.annexes.live.ledger.posting import open_receiver
 
         receiver = open_receiver(post)
 
@@ -73,9 +76,8 @@ def forecast(
             where=f"--source {source}", rule="a ledger is about the future", got=got, fix="Use --source live"
         )
 
-    from v8.annexes.live.ledger.forecasting import forecast_into_ledger
     from v8.annexes.live.ledger.posting import Wishes
-    from v8.annexes.live.ledger.watching import ServingModels
+    from v8.annexes.live.ledger.watching import ServingModels, forecast_into_ledger
 
     wishes = Wishes(limits, has_forecasts=not alerts_only)
     find_models = partial(ServingModels, place, names, revision=revision, is_offline=offline, runtime=runtime)
@@ -163,3 +165,115 @@ def _back_up(ledger: Path, backup: Path, contradicting: list[str]) -> None:
     from v8.annexes.live.ledger.printing import print_backup
 
     print_backup(ledger, backup)
+
+
+APP_PACKAGES: Final = ("starlette", "uvicorn")
+"""Packages of the extra `app`."""
+
+
+def serve(
+    run_argument: cli.RunArgument = None,
+    run: cli.RunOption = None,
+    repo: cli.RepoOption = None,
+    revision: cli.RevisionOption = None,
+    offline: cli.OfflineOption = False,
+    source: cli.SourceOption = "live",
+    data_dir: cli.DataDirOption = None,
+    tables: cli.TablesOption = None,
+    ledger: LedgerOption = DEFAULT_LEDGER,
+    host: str | None = Option(None, metavar="ADDRESS", help=f"Where to listen. Default: {cli.LOOPBACK}."),
+    port: int = Option(8008, metavar="N", min=0, max=65_535, help="0 takes any free port."),
+    cors: list[str] | None = Option(None, metavar="ORIGIN", help="Whose pages may read the API; repeat."),
+    rate: int | None = Option(None, metavar="N", min=1, max=1_000_000, help="Requests a minute an address."),
+    is_open: bool = Option(False, "--no-token", help="Other machines may read where no V8_APP_TOKEN is set."),
+    runtime: cli.RuntimeOption = "auto",
+) -> None:
+    """Show forecasts of the present and their live record on pages with a JSON API.
+
+    If V8_APP_TOKEN is set, clients must send it: as Authorization: Bearer, in a browser once. An address
+    that other machines can reach needs a token, or --no-token.
+
+    Examples:
+        v8 app runs/frontier
+        v8 app --repo you/models --port 0
+    """
+    place = cli.one_place("app", cli.maybe_run(run_argument, run), repo)
+    for name in APP_PACKAGES:
+        require_package(name, where=command("app"), rule="needs the extra `app` of v8, a small server")
+    candles = cli.open_candles(source, data_dir, tables, cli.opening(place, runtime))
+
+    from v8.annexes.live.app.places import LedgerReader, ModelSource
+    from v8.annexes.live.app.serving import serve_page
+
+    serve_page(
+        ModelSource(place, revision, is_offline=offline),
+        candles,
+        LedgerReader(ledger, place),
+        (host, port),
+        is_open=is_open,
+        origins=tuple(cors or ()),
+        max_per_minute=rate,
+        runtime=runtime,
+    )
+
+
+def update(
+    run_argument: cli.RunArgument = None,
+    run: cli.RunOption = None,
+    when: str = Option("age", metavar="age|decay|always", help="Which models are stale."),
+    max_age: float | None = Option(None, metavar="DAYS", min=0, help="Default: the length of its test span."),
+    start: str = Option("anew", "--from", metavar="anew|champion", help="Weights that training begins from."),
+    series: list[str] | None = cli.some_series("One series; repeat for more. Default: all of the run."),
+    source: str | None = Option(
+        None, metavar="|".join(SOURCES), help="Default: the run's, or live in place of vision."
+    ),
+    data_dir: cli.DataDirOption = None,
+    tables: cli.TablesOption = None,
+    device: cli.DeviceOption = "auto",
+    workers: cli.WorkersOption = "auto",
+    fleet_size: cli.FleetSizeOption = "auto",
+    engine: cli.EngineOption = cli.DEFAULT_ENGINE,
+    address: cli.AddressOption = None,
+    dry_run: bool = Option(False, "--dry-run", help="Print what is stale and would be trained; do nothing."),
+    ledger: Path | None = Option(None, metavar="FILE", help="The database of forecasts. Default: its own."),
+    publish: cli.PublishOption = None,
+) -> None:
+    """Train stale models again on the newest candles; of old and new the better one serves.
+
+    Examples:
+        v8 update runs/frontier --dry-run
+        v8 update runs/frontier --max-age 7 --publish you/models
+        v8 update runs/aligned --from champion
+    """
+    run = cli.one_run("update", run_argument, run)
+    named_series = chosen_series(series)
+
+    from v8.annexes.live.ledger.database import Ledger
+    from v8.annexes.live.promotion import printing as work
+    from v8.annexes.live.promotion.renewal import STARTS, Renewal
+    from v8.runs.engines import choose_engine
+
+    cli.require_one_of("--from", start, STARTS)
+    stale_rule = work.stale_rule(when, max_age)
+    candles = cli.open_candles(source or work.newest_source(run), data_dir, tables)
+    if ledger is None and DEFAULT_LEDGER.exists():
+        ledger = DEFAULT_LEDGER
+    opened_ledger = Ledger.open(ledger) if ledger is not None else None
+    renewal = Renewal(run, candles, stale_rule, cli.this_command(), opened_ledger, start)
+    chosen = renewal.select_series(named_series)
+    require_covariate_files([renewal.profile], tables)
+    cli.settle_process(device)
+    chosen_engine = choose_engine(
+        engine, device=device, workers=workers, fleet_size=fleet_size, address=address
+    )
+    echo(f"Looking for what is stale in {run}.")
+    if dry_run:
+        work.preview_renewal(renewal, chosen)
+        return
+    if publish:
+        cli.check_publishing(publish, candles)
+    is_complete = work.renew(renewal, chosen, chosen_engine)
+    if publish:
+        cli.publish_run(run, publish, is_partial=True)
+    if not is_complete:
+        raise Exit(SeriesError.exit_code)
