@@ -33,11 +33,12 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
+from v8.annexes.live.app.connections import make_server, open_listener
 from v8.annexes.live.app.desk import ForecastService
 from v8.annexes.live.app.forecast_view import ForecastView
 from v8.annexes.live.app.guard import AccessPolicy
 from v8.annexes.live.app.places import ModelSnapshot, month_before
-from v8.annexes.live.app.server import Site, make_application, make_server, open_listener
+from v8.annexes.live.app.server import Site, make_application
 from v8.api.issuing import IssuedForecast
 from v8.base.hardware import describe_machine
 from v8.base.storage import passing_folder

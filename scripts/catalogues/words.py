@@ -165,7 +165,7 @@ WRITTEN: Final = (
     Words(
         "v8/annexes/comparison/page.py", "What is counted; its number comes before it.", ("repeat", "epoch")
     ),
-    Words("v8/annexes/live/app/record_part.py", "What is counted; its number comes before it.", ("day",)),
+    Words("v8/annexes/live/app/page.py", "What is counted; its number comes before it.", ("day",)),
     Words("v8/annexes/comparison/page.py", TITLE, ("Profile",)),
     Words("v8/annexes/trading/page.py", TITLE, ("rule, unit", "best alternative", "its gain", "its score")),
     Words("v8/annexes/trading/page.py", TITLE, ("no forecast", "perfect foresight", "p, corrected")),

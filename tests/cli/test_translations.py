@@ -179,4 +179,4 @@ def test_the_template_holds_every_sentence_without_translations(tmp_path: Path) 
     assert len(template) > 300
     assert {message.string for message in template if message.id} == {""}
     entry = template["No live record yet."]
-    assert entry.locations == [("v8/annexes/live/app/record_part.py", None)]
+    assert entry.locations == [("v8/annexes/live/app/page.py", None)]

@@ -31,7 +31,7 @@ from v8.annexes.live.ledger.database import Ledger
 from v8.annexes.live.ledger.posting import ALL_FORECASTS, SECRET_VARIABLE, Receiver, send_messages
 from v8.annexes.live.ledger.record import live_record
 from v8.annexes.live.ledger.watching import LedgerUpdater, ServingModels, UpdateResult
-from v8.annexes.live.promotion.decisions import Promotions
+from v8.annexes.live.promotion import Promotions
 from v8.base.http_client import RetryPolicy
 from v8.cli.app import app
 from v8.data.market.series import Series, iso

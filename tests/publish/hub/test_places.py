@@ -13,7 +13,7 @@ import pytest
 from outputs import write_outputs
 
 import v8
-from v8.annexes.live.promotion.decisions import Contender, Decision, read_promotions
+from v8.annexes.live.promotion import Contender, Decision, read_promotions
 from v8.base.errors import ArtifactError, PullError
 from v8.forecaster.forecaster import Forecaster
 from v8.forecaster.metadata import read_metadata

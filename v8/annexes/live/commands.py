@@ -1,9 +1,9 @@
 """The commands `forecast`, `track`, `app` and `update`: their flags, and what they refuse before any work."""
 
-from collections.abc import Sequence
+import math
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 from typer import Exit, Option, echo
 
@@ -12,12 +12,8 @@ from v8.base.errors import ProfileError, SeriesError
 from v8.base.process import command, report_waiting
 from v8.base.registry import require_package
 from v8.cli import shared as cli
-from v8.data.market.sources.source import SOURCES
+from v8.data.market.sources.source import SOURCES, present_source
 from v8.runs.options import chosen_series, contradiction, require_covariate_files
-
-if TYPE_CHECKING:
-    from v8.annexes.live.limits import Limit
-
 
 LedgerOption = Annotated[Path, Option(metavar="FILE", help="The database of forecasts; made if missing.")]
 
@@ -63,12 +59,13 @@ def forecast(
             raise ProfileError(where=flag, rule=rule, got="no --post", fix=fix)
 
     receiver = None
+    wishes = None
     if post:  # before anything is opened
-        from v8.annexes.live.ledger.posting import open_receiver
+        from v8.annexes.live.ledger.posting import Wishes, open_receiver
+        from v8.annexes.live.limits import Limit
 
         receiver = open_receiver(post)
-
-    limits = _limits(alert or ())
+        wishes = Wishes(tuple(map(Limit.parse, alert or ())), has_forecasts=not alerts_only)
 
     if not cli.open_candles(source, data_dir, tables, cli.opening(place, runtime)).is_publishable:
         got = "a simulated market, which has none"
@@ -76,10 +73,8 @@ def forecast(
             where=f"--source {source}", rule="a ledger is about the future", got=got, fix="Use --source live"
         )
 
-    from v8.annexes.live.ledger.posting import Wishes
     from v8.annexes.live.ledger.watching import ServingModels, forecast_into_ledger
 
-    wishes = Wishes(limits, has_forecasts=not alerts_only)
     find_models = partial(ServingModels, place, names, revision=revision, is_offline=offline, runtime=runtime)
     open_source = partial(cli.open_candles, source, data_dir)
     exit_code = forecast_into_ledger(
@@ -93,15 +88,6 @@ def forecast(
         continue_command=cli.this_command(secret_address=post),
     )
     raise Exit(exit_code)
-
-
-def _limits(texts: Sequence[str]) -> "tuple[Limit, ...]":
-    """Read the values of `--alert`; without any nothing heavy is imported."""
-    if not texts:
-        return ()
-    from v8.annexes.live.limits import Limit
-
-    return tuple(Limit.parse(text) for text in texts)
 
 
 def track(
@@ -203,7 +189,7 @@ def serve(
     candles = cli.open_candles(source, data_dir, tables, cli.opening(place, runtime))
 
     from v8.annexes.live.app.places import LedgerReader, ModelSource
-    from v8.annexes.live.app.serving import serve_page
+    from v8.annexes.live.app.server import serve_page
 
     serve_page(
         ModelSource(place, revision, is_offline=offline),
@@ -248,18 +234,26 @@ def update(
     run = cli.one_run("update", run_argument, run)
     named_series = chosen_series(series)
 
+    from v8.annexes.live import renewal as work
     from v8.annexes.live.ledger.database import Ledger
-    from v8.annexes.live.promotion import printing as work
-    from v8.annexes.live.promotion.renewal import STARTS, Renewal
     from v8.runs.engines import choose_engine
+    from v8.runs.run_folder import read_run
 
-    cli.require_one_of("--from", start, STARTS)
-    stale_rule = work.stale_rule(when, max_age)
-    candles = cli.open_candles(source or work.newest_source(run), data_dir, tables)
+    cli.require_one_of("--from", start, work.STARTS)
+    cli.require_one_of("--when", when, work.STALENESS_RULES)
+    if max_age is not None and (when != "age" or not math.isfinite(max_age)):
+        rule = "is a number of days, for --when age"
+        fix = "Write for example param:max_age 7, or leave it out"
+        got = f"{max_age} with param:when {when}"
+        raise ProfileError(where="param:max_age", rule=rule, got=got, fix=fix)
+    # The source of the run, or the one that has newer candles of the same market.
+    candles = cli.open_candles(source or present_source(read_run(run).source), data_dir, tables)
     if ledger is None and DEFAULT_LEDGER.exists():
         ledger = DEFAULT_LEDGER
     opened_ledger = Ledger.open(ledger) if ledger is not None else None
-    renewal = Renewal(run, candles, stale_rule, cli.this_command(), opened_ledger, start)
+    renewal = work.Renewal(
+        run, candles, work.StalenessRule(when, max_age), cli.this_command(), opened_ledger, start
+    )
     chosen = renewal.select_series(named_series)
     require_covariate_files([renewal.profile], tables)
     cli.settle_process(device)

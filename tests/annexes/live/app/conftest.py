@@ -15,6 +15,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,13 @@ from made_once import made_once
 from module_file import load_module
 from tiny_profiles import tiny_ranged_profile
 
-from v8.annexes.live.app.charts import ChartReader
+from v8.annexes.live.app.answers import chart
+from v8.annexes.live.app.connections import make_server, open_listener
 from v8.annexes.live.app.desk import ForecastService
 from v8.annexes.live.app.forecast_view import ForecastView
 from v8.annexes.live.app.guard import AccessPolicy
 from v8.annexes.live.app.places import ForecastIssuer, ModelSource
-from v8.annexes.live.app.server import Site, make_application, make_server, open_listener
+from v8.annexes.live.app.server import Site, make_application
 from v8.data.market.series import Series
 from v8.data.market.sources.rest import ExchangeClock, KlinesApi, RestSource
 from v8.data.market.sources.source import open_source
@@ -155,7 +157,7 @@ def serve(
             api = KlinesApi()
             source = RestSource(api, ExchangeClock(api.time_s, most_age_s=0.0))
             options: dict[str, Any] = {"issue": ForecastIssuer(source), "record": lambda: None}
-            options |= {"refresh_s": LOOK_S, "chart": ChartReader(source)} | tools
+            options |= {"refresh_s": LOOK_S, "chart": partial(chart, source=source)} | tools
             options |= {"present": source.now_s, "notify": messages.append}
             desk = ForecastService(ModelSource(run), ForecastView, **options)
             desk.start(60)

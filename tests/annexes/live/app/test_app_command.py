@@ -17,7 +17,7 @@ from deaf import DEAF
 from typer.testing import CliRunner
 
 from v8.annexes.live import commands
-from v8.annexes.live.app.server import open_listener
+from v8.annexes.live.app.connections import open_listener
 from v8.base.errors import ProfileError
 from v8.cli.app import app
 

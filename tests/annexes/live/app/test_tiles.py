@@ -12,17 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from v8.annexes.live.app.charts import newest_apart
-from v8.annexes.live.app.tiles import (
-    HEIGHT,
-    WIDTH,
-    Selection,
-    Tile,
-    TileNumbers,
-    sparkline,
-    tile_list,
-    verdict_chip,
-)
+from v8.annexes.live.app.answers import newest_apart
+from v8.annexes.live.app.forecast_view import HEIGHT, WIDTH, sparkline
+from v8.annexes.live.app.tiles import Selection, Tile, TileNumbers, tile_list, verdict_chip
 from v8.base.errors import DataError
 from v8.data.market.series import Series
 from v8.model.evaluation.leaderboard import Verdict
@@ -152,9 +144,10 @@ def test_a_sparkline_lies_within_its_box(
 
 def test_earlier_forecasts_of_a_chart_are_in_time_over_and_apart() -> None:
     def entry(issued_for_s: int, written_s: int | None = None, columns: tuple[str, ...] = ("close",)) -> Any:
-        issuer = SimpleNamespace(bar_s=10, horizon_bars=3, tasks={"ohlc": columns})
-        written = issued_for_s + 1 if written_s is None else written_s
-        return SimpleNamespace(issuer=issuer, issued_for_s=issued_for_s, written_s=written)
+        issuer = SimpleNamespace(tasks={"ohlc": columns})
+        is_late = written_s is not None and written_s >= issued_for_s + 10
+        due_s = issued_for_s + 30
+        return SimpleNamespace(issuer=issuer, issued_for_s=issued_for_s, is_late=is_late, due_s=due_s)
 
     entries = [entry(at) for at in (0, 10, 20, 40, 50, 70, 80)]
     entries += [entry(75, written_s=85), entry(65, columns=("open",))]

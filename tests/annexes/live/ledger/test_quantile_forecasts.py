@@ -16,18 +16,17 @@ from outputs import write_outputs
 from tiny_profiles import tiny_ranged_profile
 
 import v8
-from v8.annexes.live.app.charts import ChartReader, newest_apart, past_forecast
+from v8.annexes.live.app import answers
+from v8.annexes.live.app.answers import newest_apart, past_forecast
 from v8.annexes.live.app.forecast_view import ForecastView
+from v8.annexes.live.app.page import record_part, whole_record_part
 from v8.annexes.live.app.places import LedgerReader, ModelSource, PastMonth
-from v8.annexes.live.app.record_part import record_part, whole_record_part
 from v8.annexes.live.ledger.database import Ledger
 from v8.annexes.live.ledger.issuing import fit_baselines, make_entry, score
 from v8.annexes.live.ledger.printing import RECORD_PRINTERS
 from v8.annexes.live.ledger.record import live_record
-from v8.annexes.live.promotion.champion_test import decide_promotion
-from v8.annexes.live.promotion.decisions import Promotions, read_promotions
-from v8.annexes.live.promotion.printing import print_decisions
-from v8.annexes.live.promotion.renewal import GenerationResult, decision_record
+from v8.annexes.live.promotion import Promotions, decide_promotion, decision_record, read_promotions
+from v8.annexes.live.renewal import GenerationResult, print_decisions
 from v8.api.export import forecast_test_span
 from v8.api.issuing import IssuedForecast
 from v8.base.errors import ArtifactError
@@ -199,8 +198,8 @@ def test_report_card_and_page_show_intervals(made: SimpleNamespace, issued: Issu
     assert on_test in ForecastView(snapshot, with_range, PastMonth()).part
     assert "<strong>90.0 %</strong>" in ForecastView(snapshot, with_range, PastMonth()).part
     assert "Dotted frame: 9 of 10 times" in ForecastView(snapshot, with_range, PastMonth()).part
-    assert ChartReader()(with_range)["range"] == {"share": 0.9, "low": 1.0, "high": 2.0}
-    chart = ChartReader()(issued)
+    assert answers.chart(with_range)["range"] == {"share": 0.9, "low": 1.0, "high": 2.0}
+    chart = answers.chart(issued)
     assert [shaded["name"] for shaded in chart["intervals"]] == ["90 %", "50 %"]
     for name in ("close", "volatility"):
         low_name, high_name = chart["intervals"][0]["columns"][name]

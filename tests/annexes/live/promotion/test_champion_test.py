@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from evaluating import evaluate_arrays, rolled
 
-from v8.annexes.live.promotion.champion_test import ChampionTest
+from v8.annexes.live.promotion import ChampionTest
 from v8.model.baselines.baselines import NAIVE
 from v8.model.evaluation.evaluation import MODEL, Evaluation
 from v8.model.evaluation.significance import Significance

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tiny_profiles import tiny_profile
 
-from v8.annexes.live.promotion.decisions import (
+from v8.annexes.live.promotion import (
     MOST_DECISIONS,
     Contender,
     Decision,

@@ -14,7 +14,7 @@ from ledger_entries import ISSUER as BY_SOMEONE
 from v8.annexes.live.ledger.database import Ledger
 from v8.annexes.live.ledger.entries import Entry, Score
 from v8.annexes.live.ledger.record import live_losses
-from v8.annexes.live.promotion.renewal import Renewal, StalenessRule
+from v8.annexes.live.renewal import Renewal, StalenessRule
 from v8.base.errors import ProfileError
 from v8.data.market.series import Series
 from v8.data.market.sources.source import open_source

@@ -1,4 +1,4 @@
-"""Connections with time limits, a limit on idle ones, and the socket that accepts them.
+"""Connections with time limits, a limit on idle ones, the socket that accepts them, and the server.
 
 A connection is idle from its beginning, and from the end of every response, until the complete head of a
 request has arrived. An idle connection is closed after `IDLE_TIMEOUT_S`. If too many are idle, of one address
@@ -7,25 +7,35 @@ however many others are silent.
 """
 
 import errno
+import math
 import os
 import socket
 import sys
 import time
 from asyncio import TimerHandle, Transport
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from io import FileIO
 from typing import Any, Final
 
 import h11
+import uvicorn
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
-from v8.annexes.live.app.guard import error_response
+from v8.annexes.live.app.guard import (
+    AccessMiddleware,
+    error_response,
+)
+from v8.base.errors import ProfileError
+from v8.base.process import stop_signals_handled_by
 
 IDLE_TIMEOUT_S: Final = 15.0  # how long a connection may be idle, in seconds
 RESPONSE_TIMEOUT_S: Final = 60.0  # how long a response may take to be made and received, in seconds
 MAX_IDLE_CONNECTIONS: Final = 384  # fewer if the process may have few files open
 BACKLOG: Final = 1_024  # clients that the system lets wait until they are accepted
 NOTIFY_INTERVAL_S: Final = 600.0  # the operator is notified of the same trouble once in so many seconds
+SHUTDOWN_S: Final = 1.0  # how long open responses may take when the server stops, in seconds
 _SHARE_OF_FILES: Final = 1 / 4
 _SHARE_OF_ADDRESS: Final = 2 / 3
 _PAUSE_S: Final = 0.05
@@ -224,3 +234,70 @@ def _max_idle_connections() -> int:
     if max_files < 0:
         return MAX_IDLE_CONNECTIONS
     return min(MAX_IDLE_CONNECTIONS, int(max_files * _SHARE_OF_FILES))
+
+
+def open_listener(host: str, port: int, notify: Notify = lambda text: None) -> ListeningSocket:
+    """Return a listening socket.
+
+    Args:
+        host: Name or address of this machine.
+        port: The port; 0 takes any free one.
+        notify: Is called if there are too many idle connections.
+
+    Raises:
+        ProfileError: If the address is none of this machine, or the port is not free.
+    """
+    try:
+        address_info = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        family, kind, protocol, _, address = address_info[0]
+        # The protocol is named: asyncio sends at once only on sockets that say they are TCP; on others every
+        # answer of two parts waits 40 ms for the reader's acknowledgement of the first.
+        listener = ListeningSocket(family, kind, protocol, ConnectionLimiter(notify))
+        with ExitStack() as on_failure:
+            on_failure.callback(listener.close)
+            if os.name == "posix":
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen()
+            on_failure.pop_all()
+        return listener
+    except (OSError, OverflowError) as error:
+        got = getattr(error, "strerror", None) or type(error).__name__
+        location = f"param:host {host} param:port {port}"
+        rule = "is an address of this machine and a port that is free"
+        fix = "Stop what listens there, or choose another param:port; 0 takes any that is free"
+        raise ProfileError(where=location, rule=rule, got=got, fix=fix) from error
+
+
+class _Server(uvicorn.Server):
+    """Ends at the signals that end every command, and at no others."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        with stop_signals_handled_by(self.handle_exit):
+            yield
+
+
+def make_server(app: AccessMiddleware, limiter: ConnectionLimiter) -> uvicorn.Server:
+    """Return the server of an application: `run(sockets=[...])`, until `should_exit`.
+
+    Nothing that clients send is logged; only the limiter of the sockets notifies the operator.
+    """
+    connection: Any = partial(Connection, limiter=limiter, headers=app.headers)
+    config = uvicorn.Config(
+        app,
+        loop="asyncio",
+        http=connection,
+        proxy_headers=False,  # anybody can write them; a proxy, if there is one, has better limits of its own
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        h11_max_incomplete_event_size=16_384,
+        backlog=limiter.accept_batch,
+        timeout_keep_alive=math.ceil(IDLE_TIMEOUT_S),
+        timeout_graceful_shutdown=math.ceil(SHUTDOWN_S),
+    )
+    return _Server(config)

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from v8.annexes.live.app.charts import ChartReader
+from v8.annexes.live.app import answers
 from v8.annexes.live.app.places import ModelSnapshot, ModelSource
 from v8.annexes.live.ledger.record import LiveRecord
 from v8.api.issuing import IssuedForecast
@@ -170,7 +170,7 @@ class ForecastService:
         self._view = view
         self._issue = issue
         self._record = record
-        self._chart = chart or ChartReader()
+        self._chart = chart or answers.chart
         self._present = present
         self._notify = notify
         self._refresh_s = refresh_s

@@ -1,19 +1,24 @@
-"""A forecast as it is shown: its tile on the overview, and its part of the page of its series."""
+"""A forecast as it is shown: its tile on the overview, and its part of the page of its series.
+
+The small chart of a tile (`sparkline`) is inline SVG in user units, drawn on the server, because an overview
+of a thousand series has to show without a script and at once.
+"""
 
 import json
+import math
 from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 
 from v8.annexes.live.app import answers
+from v8.annexes.live.app.page import sentence_list
 from v8.annexes.live.app.places import (
     MONTH_DAYS,
     ModelSnapshot,
     PastMonth,
     change_of_a_day,
 )
-from v8.annexes.live.app.record_part import sentence_list
 from v8.annexes.live.app.tiles import (
     TileNumbers,
     demo_banner,
@@ -21,12 +26,12 @@ from v8.annexes.live.app.tiles import (
     mood_label,
     mood_of,
     signed_percent,
-    sparkline,
     tile_attributes,
     verdict_chip,
 )
 from v8.annexes.live.limits import RANGE_AHEAD, values_of
 from v8.api.issuing import IssuedForecast, coverage_sentence
+from v8.base.arrays import FloatArray
 from v8.base.errors import listed
 from v8.base.wording import (
     ABSENT,
@@ -62,6 +67,12 @@ from v8.publish.report.markup import Html, element, facts, filled, join, shown_t
 from v8.publish.report.verdict import best_baselines_in_words, verdict
 
 _TABLE_COLUMNS: Final = (CLOSE, LOW, HIGH, TOTAL_RANGE, VOLATILITY)
+WIDTH: Final = 280
+HEIGHT: Final = 64
+_RIGHT: Final = 274  # where the bars end: the dot at the last one needs the rest
+_TOP: Final = 5  # above and below the values
+MIN_KNOWN: Final = 24  # known bars at least, if there are so many
+_MIN_SPAN: Final = 1e-6  # of the values, as a share of the highest: a market may stand still
 
 
 class ForecastView:
@@ -162,7 +173,7 @@ class ForecastView:
             verdicts=sentence_list(self._verdict_sentences()),
             inputs=self._inputs_text(),
             newest=self._newest_text(),
-            best_baselines=self._best_baselines_text(),
+            best_baselines=say("Best baselines: {names}.", names=best_baselines_in_words([self._row])),
             chart_words=json.dumps(_chart_words()),
             decimals=self._decimals,
             shaded=self._interval_text(),
@@ -292,10 +303,6 @@ class ForecastView:
             age = duration(max(0, self.issued.issued_at_s - self.issued.closed_s), omits_zero=True)
             after = say("The forecast was made at {made} UTC, {age} after the close.", made=made, age=age)
         return f"{text} {after}"
-
-    def _best_baselines_text(self) -> str:
-        """Name the best baseline of each task."""
-        return say("Best baselines: {names}.", names=best_baselines_in_words([self._row]))
 
     def _verdict_sentences(self) -> list[str]:
         """Compare its errors on the test span with those of baselines."""
@@ -428,3 +435,49 @@ def _chart_words() -> dict[str, str]:
         "newest": say("Newest"),
         "failed": say("The chart cannot be drawn now; the table below has the numbers."),
     }
+
+
+def sparkline(known: FloatArray, ahead: FloatArray, ends: tuple[float, float], title: str) -> Html:
+    """Draw known closes, the forecast closes behind them, and the range of all bars ahead.
+
+    Args:
+        known: Closes, the newest last, shape (N,), in quote currency.
+        ahead: Forecast closes, shape (H,), in quote currency.
+        ends: Low and high end of the range, in quote currency.
+        title: Says in words what is drawn.
+    """
+    known = known[-max(MIN_KNOWN, 2 * len(ahead)) :]  # the bars ahead take a third of the width at most
+    low, high = ends
+    values = np.concatenate([known, ahead, ends])
+    lowest = float(values.min())
+    span = max(float(values.max()) - lowest, _MIN_SPAN * float(values.max()))
+    step = _RIGHT / (len(known) + len(ahead) - 1)
+
+    def y(value: float) -> float:
+        return round(HEIGHT - _TOP - (HEIGHT - 2 * _TOP) * (value - lowest) / span, 1)
+
+    def path(closes: FloatArray, first: int) -> str:
+        points = [
+            f"{round(bar * step, 1)} {y(close)}"
+            for bar, close in enumerate(closes.tolist(), first)
+            if math.isfinite(close)
+        ]
+        return f"M{'L'.join(points)}"
+
+    now = len(known) - 1
+    x_now = round(now * step, 1)
+    y_last = y(float(ahead[-1]))
+    range_height = round(max(y(low) - y(high), 1.0), 1)
+    return element(
+        "svg",
+        element(
+            "rect", x=x_now, y=y(high), width=round(_RIGHT - x_now, 1), height=range_height, class_="range"
+        ),
+        element("path", d=path(known, 0), class_="known"),
+        element("path", d=path(np.concatenate([known[-1:], ahead]), now), class_="ahead"),
+        element("circle", cx=_RIGHT, cy=y_last, r=2.5),
+        viewBox=f"0 0 {WIDTH} {HEIGHT}",
+        role="img",
+        aria_label=title,
+        class_="spark",
+    )

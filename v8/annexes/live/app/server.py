@@ -1,4 +1,4 @@
-"""The server: its routes over a `ForecastService`, its listening socket and its settings.
+"""`python -m v8 app`: its routes over a `ForecastService`, on this machine only by default.
 
 Nothing that a request starts runs without a limit: work is shared (`v8.annexes.live.app.desk`), a request
 waits for it `WAIT_S` at most, a stream of events ends after `STREAM_S`, and only GET and HEAD are answered.
@@ -10,17 +10,16 @@ import asyncio
 import math
 import os
 import re
-import socket
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
+from dataclasses import replace
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
+from pathlib import Path
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -28,34 +27,37 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from v8.annexes.live.app import answers, page
-from v8.annexes.live.app.connections import (
-    IDLE_TIMEOUT_S,
-    Connection,
-    ConnectionLimiter,
-    ListeningSocket,
-    Notify,
-)
+from v8.annexes.live.app.connections import make_server, open_listener
 from v8.annexes.live.app.desk import RECORD_S, RETRY_S, CachedResult, ForecastService
 from v8.annexes.live.app.forecast_view import ForecastView
 from v8.annexes.live.app.guard import (
     MAX_CONCURRENT_REQUESTS,
+    TOKEN_VARIABLE,
     AccessMiddleware,
     AccessPolicy,
     ErrorResponse,
     address_of,
+    allowed_hosts,
     error_response,
+    in_url,
+    is_loopback,
     json_response,
     language_of,
 )
-from v8.annexes.live.app.places import is_demo
-from v8.annexes.live.app.record_part import record_part, whole_record_part
+from v8.annexes.live.app.page import record_part, whole_record_part
+from v8.annexes.live.app.places import ForecastIssuer, LedgerReader, ModelSource, is_demo
 from v8.annexes.live.app.tiles import Selection, error_paragraph, tile_list
 from v8.base.errors import DataError, ProfileError, V8Error
-from v8.base.process import stop_signals_handled_by
+from v8.base.process import quiet_start, set_exit_message
 from v8.base.storage import digest_bytes, packaged
+from v8.base.terminal import print_message
 from v8.base.wording import language
+from v8.cli.shared import LOOPBACK, settle_process
 from v8.data.market.series import Series
+from v8.data.market.sources.source import CandleSource, present_of
+from v8.forecaster.shared_models import AUTO
 from v8.publish.report.markup import STYLE, TOUCH, Html, join
+from v8.runs.run_folder import folder_advice
 
 WAIT_S: Final = 20.0  # a request waits for work at most so long, in seconds; the work goes on
 OVERVIEW_MAX_AGE_S: Final = 5.0  # browsers request the overview again after so many seconds
@@ -65,7 +67,8 @@ HEARTBEAT_S: Final = 15  # seconds between two signs of life in a stream without
 MAX_STREAMS: Final = MAX_CONCURRENT_REQUESTS // 2  # streams of events at the same time
 MAX_STREAMS_PER_ADDRESS: Final = 8  # of these, so that one address does not keep all others out
 NUM_WRITERS: Final = 4  # threads that write answers; of more, each would keep the event loop waiting longer
-SHUTDOWN_S: Final = 1.0  # how long open responses may take when the server stops, in seconds
+HUB_PAGE: Final = "https://huggingface.co"
+"""Its pages show a Space in a frame."""
 _FILES: Final = {
     "/page.css": (f"{STYLE}\n{packaged('v8.annexes.live.app', 'page.css')}", "text/css"),
     "/page.js": (packaged("v8.annexes.live.app", "page.js"), "text/javascript"),
@@ -383,73 +386,6 @@ def make_application(site: Site, policy: AccessPolicy) -> AccessMiddleware:
     return middleware
 
 
-def open_listener(host: str, port: int, notify: Notify = lambda text: None) -> ListeningSocket:
-    """Return a listening socket.
-
-    Args:
-        host: Name or address of this machine.
-        port: The port; 0 takes any free one.
-        notify: Is called if there are too many idle connections.
-
-    Raises:
-        ProfileError: If the address is none of this machine, or the port is not free.
-    """
-    try:
-        address_info = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        family, kind, protocol, _, address = address_info[0]
-        # The protocol is named: asyncio sends at once only on sockets that say they are TCP; on others every
-        # answer of two parts waits 40 ms for the reader's acknowledgement of the first.
-        listener = ListeningSocket(family, kind, protocol, ConnectionLimiter(notify))
-        with ExitStack() as on_failure:
-            on_failure.callback(listener.close)
-            if os.name == "posix":
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-            listener.listen()
-            on_failure.pop_all()
-        return listener
-    except (OSError, OverflowError) as error:
-        got = getattr(error, "strerror", None) or type(error).__name__
-        location = f"param:host {host} param:port {port}"
-        rule = "is an address of this machine and a port that is free"
-        fix = "Stop what listens there, or choose another param:port; 0 takes any that is free"
-        raise ProfileError(where=location, rule=rule, got=got, fix=fix) from error
-
-
-class _Server(uvicorn.Server):
-    """Ends at the signals that end every command, and at no others."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        with stop_signals_handled_by(self.handle_exit):
-            yield
-
-
-def make_server(app: AccessMiddleware, limiter: ConnectionLimiter) -> uvicorn.Server:
-    """Return the server of an application: `run(sockets=[...])`, until `should_exit`.
-
-    Nothing that clients send is logged; only the limiter of the sockets notifies the operator.
-    """
-    connection: Any = partial(Connection, limiter=limiter, headers=app.headers)
-    config = uvicorn.Config(
-        app,
-        loop="asyncio",
-        http=connection,
-        proxy_headers=False,  # anybody can write them; a proxy, if there is one, has better limits of its own
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        log_level="error",
-        access_log=False,
-        server_header=False,
-        h11_max_incomplete_event_size=16_384,
-        backlog=limiter.accept_batch,
-        timeout_keep_alive=math.ceil(IDLE_TIMEOUT_S),
-        timeout_graceful_shutdown=math.ceil(SHUTDOWN_S),
-    )
-    return _Server(config)
-
-
 async def _wait_for(result: CachedResult) -> Any:
     """Wait for a result; a request that ends meanwhile does not stop the work.
 
@@ -485,3 +421,75 @@ async def _answer_page(make_page: Callable[[Request], Awaitable[PageContent]], r
         content = Html("")
     all_headers = {"cache-control": "no-store", "etag": tag, "vary": "Accept-Language", **headers}
     return Response(content, status, all_headers, "text/html; charset=utf-8")
+
+
+def serve_page(
+    models: ModelSource,
+    candles: CandleSource,
+    record_reader: LedgerReader,
+    address: tuple[str | None, int],
+    *,
+    is_open: bool,
+    origins: tuple[str, ...] = (),
+    max_per_minute: int | None = None,
+    runtime: str = AUTO,
+) -> NoReturn:
+    """Start TensorFlow, make the first forecast, and serve the page until a signal ends it.
+
+    Args:
+        models: Where the models are.
+        candles: The source of candles.
+        record_reader: Reads the live record.
+        address: Host and port; this machine only if the host is None.
+        is_open: Whether other machines may send requests without a token.
+        origins: As in `AccessPolicy`.
+        max_per_minute: Likewise.
+        runtime: What computes the forecasts, as for `SharedModels`.
+
+    Raises:
+        ProfileError: If there is no such folder of models, the address is not available or needs a token, or
+            an origin or the environment's token is not valid.
+    """
+    if isinstance(models.location, Path) and not models.location.is_dir():
+        fix = folder_advice(models.location, "Check the path, or name a repository with --repo")
+        raise ProfileError(where=str(models.location), rule="is a run folder", got="no such folder", fix=fix)
+    issuer = ForecastIssuer(candles, runtime)
+    host, port = address
+    policy = AccessPolicy(
+        frames=(HUB_PAGE,) if "SPACE_ID" in os.environ else (),
+        origins=origins,
+        token=os.environ.get(TOKEN_VARIABLE),
+        max_per_minute=max_per_minute,
+    )
+    listener = open_listener(host or LOOPBACK, port, print_message)
+    name, port = listener.getsockname()[:2]
+    policy = replace(policy, hosts=allowed_hosts(name, host))
+    if policy.token is None and not is_loopback(name):
+        if not is_open:
+            listener.close()
+            rule = "is an address that other machines reach, so whoever asks must show a token"
+            fix = f"Set {TOKEN_VARIABLE} to 16 letters or more, or let everybody read with param:no_token"
+            got = f"no {TOKEN_VARIABLE}"
+            raise ProfileError(where=f"param:host {name}", rule=rule, got=got, fix=fix)
+        print_message(f"No {TOKEN_VARIABLE} is set: whoever can reach {name} port {port} reads all of it.")
+    set_exit_message("stopped: the page is not served any more.")
+    settle_process()
+    with quiet_start():
+        service = ForecastService(
+            models,
+            ForecastView,
+            issue=issuer,
+            record=record_reader,
+            present=partial(present_of, candles),
+            chart=partial(answers.chart, source=candles, ledger=record_reader),
+            notify=print_message,
+        )
+        service.start(WAIT_S)
+    print_message(f"{service.snapshot.label}: http://{in_url(name)}:{port}/ (Ctrl-C stops it)")
+    application = make_application(Site(service, candles.name), policy)
+    try:
+        make_server(application, listener.limiter).run(sockets=[listener])
+    finally:
+        service.close()
+    # Only a signal ends the server; the command then ends as every other one that is interrupted.
+    raise KeyboardInterrupt

@@ -2,20 +2,15 @@
 
 Each tile is an element with `data-` attributes: the script filters and orders by them without another
 request, and an alert compares them with its limit. Without the script the address does the same
-(`Selection.from_query`). Its small chart (`sparkline`) is inline SVG in user units, drawn on the server,
-because an overview of a thousand series has to show without a script and at once.
+(`Selection.from_query`).
 """
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
-import numpy as np
-
 from v8.annexes.live.app import answers
 from v8.annexes.live.app.places import ModelSnapshot
-from v8.base.arrays import FloatArray
 from v8.base.wording import ABSENT, chosen, moment, say, term
 from v8.data.market.series import Series, iso
 from v8.model.evaluation.leaderboard import LeaderboardRow
@@ -26,7 +21,8 @@ MOODS: Final = ("calm", "usual", "wild")
 """Labels of a volatility compared with the month before, see `mood_of`."""
 _HIGHEST_PERCENTILES: Final = (19, 79, 100)
 ORDERS: Final = ("wild", "series", "change", "volatility")
-_Key = Callable[["Tile"], Any]
+_NUMBERS: Final = {"wild": "percentile", "change": "change", "volatility": "volatility"}
+"""The number of `TileNumbers` that each order of tiles is by; `series` is by the name alone."""
 
 
 def mood_of(percentile: int | None) -> str:
@@ -101,25 +97,13 @@ class Selection:
 
     def arrange(self, tiles: Sequence[Tile]) -> list[Tile]:
         """Return the tiles that are shown, in order; those without the number come last."""
-        shown = [tile for tile in tiles if self.includes(tile)]
-        return sorted(shown, key=_keys()[self.order])
+        return sorted((tile for tile in tiles if self.includes(tile)), key=self._rank)
 
-
-def _keys() -> dict[str, _Key]:
-    """Return the key of each order."""
-
-    def descending(value: float | None) -> tuple[bool, float]:
-        return value is None, -(value or 0)
-
-    def by(name: str) -> _Key:
-        return lambda tile: (*descending(getattr(tile.numbers, name, None)), str(tile.series))
-
-    return {
-        "wild": by("percentile"),
-        "series": lambda tile: str(tile.series),
-        "change": by("change"),
-        "volatility": by("volatility"),
-    }
+    def _rank(self, tile: Tile) -> tuple[bool, float, str]:
+        """Return what a tile is ordered by: a number, the largest first, then its name; or its name alone."""
+        name = _NUMBERS.get(self.order)
+        value = getattr(tile.numbers, name, None) if name else None
+        return value is None, -(value or 0), str(tile.series)
 
 
 def tile_list(snapshot: ModelSnapshot, newest: Mapping[Series, Any], selection: Selection) -> Html:
@@ -151,7 +135,7 @@ def tile_list(snapshot: ModelSnapshot, newest: Mapping[Series, Any], selection: 
     items = [_tile(tile, newest_s) for tile in selection.arrange(tiles)]
     style = "tiles table" if selection.is_table else "tiles"
     board = element("div", head, element("ul", *items, class_=style, data_status=status), class_="board")
-    times = [_newest_close(newest_s)] if newest_s else []
+    times = [say("As of {closed} UTC.", closed=moment(iso(newest_s)))] if newest_s else []
     waiting = [status] if num_made < total else []
     # Translators: stands between two sentences.
     return join([element("p", " ".join([*waiting, *times]), class_="soft as-of"), board])
@@ -189,11 +173,6 @@ def _column_titles() -> list[Html]:
     return titles
 
 
-def _newest_close(closed_s: int) -> str:
-    """Say when the newest candle of all forecasts closed."""
-    return say("As of {closed} UTC.", closed=moment(iso(closed_s)))
-
-
 def _tile(tile: Tile, newest_s: int) -> Html:
     numbers = tile.numbers or TileNumbers()
     if tile.content:
@@ -202,7 +181,8 @@ def _tile(tile: Tile, newest_s: int) -> Html:
         content = error_paragraph(answers.public_error_json(tile.error, str(tile.series)))
     else:
         content = element("p", say("The forecast is being made."))
-    return list_item(tile.series, numbers, content)
+    link = element("a", element("h2", str(tile.series)), content, href=f"/series/{tile.series}")
+    return element("li", link, **tile_attributes(tile.series, numbers))
 
 
 def _price(numbers: TileNumbers, newest_s: int, issued: TileNumbers) -> Html:
@@ -231,12 +211,6 @@ def _price(numbers: TileNumbers, newest_s: int, issued: TileNumbers) -> Html:
     time = moment(iso(issued.closed_s)).partition(" ")[2]
     origin = say("forecast from {price} at {time} UTC", price=issued.price, time=time)
     return element("p", price, change, element("i", origin, class_="origin"), class_="now")
-
-
-def list_item(series: Series, numbers: TileNumbers, content: Html) -> Html:
-    """Return a tile with its content, in the current language."""
-    link = element("a", element("h2", str(series)), content, href=f"/series/{series}")
-    return element("li", link, **tile_attributes(series, numbers))
 
 
 def tile_attributes(series: Series, numbers: TileNumbers) -> dict[str, str | float | None]:
@@ -303,62 +277,3 @@ def error_paragraph(content: Mapping[str, Any], role: str | None = None) -> Html
 def demo_banner(is_demo: bool) -> Html:
     """Warn of a simulated market, above the parts of a page; empty for a real one."""
     return element("p", term(DEMO_WARNING), class_="banner") if is_demo else Html("")
-
-
-WIDTH: Final = 280
-HEIGHT: Final = 64
-_RIGHT: Final = 274  # where the bars end: the dot at the last one needs the rest
-_TOP: Final = 5  # above and below the values
-MIN_KNOWN: Final = 24  # known bars at least, if there are so many
-_MIN_SPAN: Final = 1e-6  # of the values, as a share of the highest: a market may stand still
-
-
-def num_known_bars(num_ahead: int) -> int:
-    """Return how many known bars are drawn: the bars ahead take a third of the width at most."""
-    return max(MIN_KNOWN, 2 * num_ahead)
-
-
-def sparkline(known: FloatArray, ahead: FloatArray, ends: tuple[float, float], title: str) -> Html:
-    """Draw known closes, the forecast closes behind them, and the range of all bars ahead.
-
-    Args:
-        known: Closes, the newest last, shape (N,), in quote currency.
-        ahead: Forecast closes, shape (H,), in quote currency.
-        ends: Low and high end of the range, in quote currency.
-        title: Says in words what is drawn.
-    """
-    known = known[-num_known_bars(len(ahead)) :]
-    low, high = ends
-    values = np.concatenate([known, ahead, ends])
-    lowest = float(values.min())
-    span = max(float(values.max()) - lowest, _MIN_SPAN * float(values.max()))
-    step = _RIGHT / (len(known) + len(ahead) - 1)
-
-    def y(value: float) -> float:
-        return round(HEIGHT - _TOP - (HEIGHT - 2 * _TOP) * (value - lowest) / span, 1)
-
-    def path(closes: FloatArray, first: int) -> str:
-        points = [
-            f"{round(bar * step, 1)} {y(close)}"
-            for bar, close in enumerate(closes.tolist(), first)
-            if math.isfinite(close)
-        ]
-        return f"M{'L'.join(points)}"
-
-    now = len(known) - 1
-    x_now = round(now * step, 1)
-    y_last = y(float(ahead[-1]))
-    range_height = round(max(y(low) - y(high), 1.0), 1)
-    return element(
-        "svg",
-        element(
-            "rect", x=x_now, y=y(high), width=round(_RIGHT - x_now, 1), height=range_height, class_="range"
-        ),
-        element("path", d=path(known, 0), class_="known"),
-        element("path", d=path(np.concatenate([known[-1:], ahead]), now), class_="ahead"),
-        element("circle", cx=_RIGHT, cy=y_last, r=2.5),
-        viewBox=f"0 0 {WIDTH} {HEIGHT}",
-        role="img",
-        aria_label=title,
-        class_="spark",
-    )

@@ -40,6 +40,9 @@ from v8.profile.tasks import TASKS
 
 _HISTORY_BARS: Final = 500
 """Bars that baselines look back on: the longest range has 240, and an average forgets within 500."""
+VOID_AFTER_S: Final = 2 * DAY_S
+"""Seconds after the last forecast bar closed from which on a missing candle is waited for no longer: the
+forecast is void and has no score."""
 
 
 def fitted_until_s(issued_for_s: int) -> int:
@@ -218,11 +221,6 @@ def _require_trained_before(forecaster: Forecaster, issued_for_s: int) -> None:
         rule = "a model forecasts what it has not seen"
         fix = "That close is left out"
         raise DataError(where=location, rule=rule, got=got, fix=fix)
-
-
-VOID_AFTER_S: Final = 2 * DAY_S
-"""Seconds after the last forecast bar closed from which on a missing candle is waited for no longer: the
-forecast is void and has no score."""
 
 
 def scoring_bars(entry: Entry) -> int:

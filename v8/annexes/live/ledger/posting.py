@@ -88,6 +88,14 @@ _LEAST_OF_ONE_KIND: Final = 16  # of a part of letters alone, or of digits alone
 _LONGEST_TEXT: Final = 30_000
 _PRICE_DIGITS: Final = 5
 _FORECASTS: Final = ("forecast.issued", "forecast.late")
+POLL_S: Final = 1.0
+"""Seconds between two looks into the outbox."""
+_TABLES: Final = """
+CREATE TABLE IF NOT EXISTS messages (number INTEGER PRIMARY KEY, place TEXT, id TEXT UNIQUE, body TEXT);
+CREATE TABLE IF NOT EXISTS known (what TEXT PRIMARY KEY, value);
+CREATE TABLE IF NOT EXISTS ranges (place TEXT, series TEXT, issued_for_s INTEGER, low REAL, high REAL,
+    PRIMARY KEY (place, series, issued_for_s));
+"""
 
 
 @dataclass(frozen=True)
@@ -250,14 +258,11 @@ def _keep_secrets(url: str, server: str) -> None:
     keep_secret(url)
     for part in re.split(r"[/:@?&=#]+", url):
         for text in (part, unquote(part)):
-            if len(text) >= _least_letters(text) and text != server:
+            # Numbers of chats and words are no secrets.
+            may_be_token = re.search(r"\d", text) and not text.lstrip("-").isdigit()
+            least_letters = _LEAST_TOKEN if may_be_token else _LEAST_OF_ONE_KIND
+            if len(text) >= least_letters and text != server:
                 keep_secret(text)
-
-
-def _least_letters(text: str) -> int:
-    """Return from how many letters on a text may be a token: numbers of chats and words are no secrets."""
-    has_digits = re.search(r"\d", text)
-    return _LEAST_TOKEN if has_digits and not text.lstrip("-").isdigit() else _LEAST_OF_ONE_KIND
 
 
 def text_of(events: Sequence[Mapping[str, Any]], most_letters: int) -> tuple[str, str]:
@@ -335,16 +340,6 @@ def _price(value: float) -> str:
     """
     decimals = max(0, _PRICE_DIGITS - 1 - floor(log10(value)))
     return f"{value:,.{decimals}f}"
-
-
-POLL_S: Final = 1.0
-"""Seconds between two looks into the outbox."""
-_TABLES: Final = """
-CREATE TABLE IF NOT EXISTS messages (number INTEGER PRIMARY KEY, place TEXT, id TEXT UNIQUE, body TEXT);
-CREATE TABLE IF NOT EXISTS known (what TEXT PRIMARY KEY, value);
-CREATE TABLE IF NOT EXISTS ranges (place TEXT, series TEXT, issued_for_s INTEGER, low REAL, high REAL,
-    PRIMARY KEY (place, series, issued_for_s));
-"""
 
 
 @dataclass(frozen=True)

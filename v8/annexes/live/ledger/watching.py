@@ -358,7 +358,7 @@ def forecast_into_ledger(
     open_candles: Callable[[], CandleSource],
     *,
     receiver: MessageReceiver | None,
-    wishes: Wishes,
+    wishes: Wishes | None,
     is_for_ever: bool,
     continue_command: str,
 ) -> int:
@@ -370,7 +370,7 @@ def forecast_into_ledger(
         ledger_file: Path of the ledger.
         open_candles: Opens the source of candles.
         receiver: Gets messages about what happens; None without one.
-        wishes: What it gets of the forecasts.
+        wishes: What it gets of the forecasts; None without one.
         is_for_ever: Whether to continue at every close until the process ends.
         continue_command: What the user is told to call after an interruption.
     """
@@ -392,7 +392,7 @@ def forecast_into_ledger(
             ledger_place,
             notify=print_message,
             delay_s=request_delay_s(ledger_place) if is_for_ever else 0,
-            wishes=wishes if receiver else None,
+            wishes=wishes,
         )
         if receiver and is_for_ever:
             in_thread(partial(keep_sending, ledger_file, ledger_place, receiver, print_message))

@@ -2,7 +2,7 @@
 
 A generation is a run folder of its own (`v8.runs.serving`), planned and trained as any run. When it
 is done, each of its models, the challenger, is compared with the one that serves, the champion
-(`v8.annexes.live.promotion.champion_test`), on candles that neither was made from. Each decision is saved
+(`v8.annexes.live.promotion`), on candles that neither was made from. Each decision is saved
 before the next series is looked at; until then the champion serves, whatever happens. A generation that an
 interrupted call left behind is finished before another begins.
 
@@ -33,24 +33,24 @@ import numpy as np
 
 from v8.annexes.live.ledger.database import Ledger
 from v8.annexes.live.ledger.record import live_losses
-from v8.annexes.live.promotion.champion_test import (
-    PromotionDecision,
-    decide_promotion,
-)
-from v8.annexes.live.promotion.decisions import (
-    Contender,
+from v8.annexes.live.promotion import (
     Decision,
-    Opponent,
+    PromotionDecision,
     Promotions,
+    change_table,
+    decide_promotion,
+    decision_record,
     free_generation,
     list_generations,
     read_promotions,
 )
-from v8.base.errors import ArtifactError, listed, shown
-from v8.base.process import quiet_start
+from v8.base.errors import ArtifactError, listed
+from v8.base.process import quiet_start, set_exit_message
 from v8.base.registry import other_plugins
-from v8.base.storage import sweep
-from v8.base.wording import ABSENT, number
+from v8.base.storage import FolderLock, sweep
+from v8.base.terminal import print_all_lines, print_error, print_lines, print_reasons, print_table
+from v8.base.wording import ABSENT, Table, number
+from v8.cli import shared as cli
 from v8.data.market.candles import Candles
 from v8.data.market.companions import Companions
 from v8.data.market.series import Series, iso, series_advice
@@ -66,6 +66,7 @@ from v8.model.evaluation.metrics import measure_errors
 from v8.model.evaluation.significance import Losses
 from v8.profile.formulas import DAY_S
 from v8.profile.profile import network_outputs, recorded_profile
+from v8.publish.report.outputs import ReportWriter, RunOutputs
 from v8.runs.events import (
     Event,
     Note,
@@ -78,12 +79,11 @@ from v8.runs.events import (
 )
 from v8.runs.execution import run_plan
 from v8.runs.plan import ArtifactSettings, Engine, Plan, make_plan
-from v8.runs.run_folder import RUN_FILE, now_iso, read_run
+from v8.runs.run_folder import RUN_FILE, read_run
 from v8.runs.serving import SERVING_FILE, artifact_folder, generation_folder
 
 STALENESS_RULES: Final = ("age", "decay", "always")  # values of `StalenessRule.when`, see above
 STARTS: Final = ("anew", "champion")  # what the training of a challenger begins from
-_MAX_REASON_LENGTH = 300  # letters of a reason in `serving.json`
 CONTINUED = "an earlier call began to train it again"
 """Reason recorded for a challenger whose training an earlier call began; only that call knew the true one."""
 NOT_TRAINED = "the challenger could not be trained"
@@ -141,11 +141,9 @@ def back_tested_losses(
 
 
 def assess_staleness(
-    series: Series, candles: Candles, serving: Promotions, rule: StalenessRule, ledger: Ledger | None = None
+    series: Series, candles: Candles, serving: Promotions, rule: StalenessRule, ledger: Ledger | None
 ) -> Staleness:
     """Say whether the model that serves a series is stale.
-
-    A model that cannot be used is stale, too.
 
     Args:
         series: The series.
@@ -155,20 +153,9 @@ def assess_staleness(
         ledger: Holds the live record; None without one.
 
     Raises:
+        ArtifactError: If the model cannot be used.
         DataError: If there are too few candles for a back-test.
     """
-    generation = serving.generation_of(str(series))
-    try:
-        return _assess_model(series, candles, serving, rule, ledger)
-    except ArtifactError:
-        reason = "the model that serves cannot be used"
-        return Staleness(series, generation, ABSENT, is_stale=True, reason=reason)
-
-
-def _assess_model(
-    series: Series, candles: Candles, serving: Promotions, rule: StalenessRule, ledger: Ledger | None
-) -> Staleness:
-    """Assess a model as `assess_staleness` does; `ArtifactError` if it cannot be used."""
     name = str(series)
     folder = serving.folder(name)
     metadata = read_metadata(folder, series=name)
@@ -264,68 +251,6 @@ class RememberedCandles:
         return self._source.candles(series, num_bars, end_s)
 
 
-def decision_record(
-    series: Series, serving: Promotions, generation: str, stale: str, promotion: PromotionDecision
-) -> Decision:
-    """Return the record of a decision for `serving.json`.
-
-    Args:
-        series: The series.
-        serving: What served when it was decided.
-        generation: The challenger's.
-        stale: Why the champion was challenged.
-        promotion: The decision.
-    """
-    name = str(series)
-    champion_test = promotion.champion_test
-    num_windows = 0
-    champion_multiples: Mapping[str, float] = {}
-    challenger_multiples: Mapping[str, float] = {}
-    baselines: dict[str, Opponent] = {}
-    p_values: dict[str, float | None] = {}
-    if champion_test:
-        num_windows = champion_test.evaluation.num_windows
-        champion_multiples = champion_test.champion_multiples
-        challenger_multiples = champion_test.challenger_multiples
-        for task, (baseline, multiple) in champion_test.best_baselines.items():
-            baselines[task] = Opponent(baseline, multiple)
-        p_values = {task: test.p_value for task, test in champion_test.tests.items()}
-    serving_generation = serving.generation_of(name)
-    return Decision(
-        series=name,
-        decided_at=now_iso(),
-        stale=shown(stale, _MAX_REASON_LENGTH),
-        champion=Contender(
-            serving_generation,
-            _trained_until(serving, serving_generation, name),
-            champion_multiples,
-            promotion.champion_quantiles,
-        ),
-        challenger=Contender(
-            generation,
-            _trained_until(serving, generation, name),
-            challenger_multiples,
-            promotion.challenger_quantiles,
-        ),
-        num_windows=num_windows,
-        evaluated_from=promotion.evaluated_from,
-        evaluated_until=promotion.evaluated_until,
-        baselines=baselines,
-        p_values=p_values,
-        verdict="replaced" if promotion.is_promoted else "kept",
-        why=shown(promotion.reason, _MAX_REASON_LENGTH),
-    )
-
-
-def _trained_until(serving: Promotions, generation: str, name: str) -> str | None:
-    """Return the open time of a model's newest candle; None if the model is damaged or was never made."""
-    try:
-        folder = artifact_folder(serving.run, generation, name)
-        return read_metadata(folder, series=name).candles.last_open
-    except ArtifactError:
-        return None
-
-
 @dataclass(frozen=True)
 class GenerationResult:
     """The outcome of finishing one generation."""
@@ -369,13 +294,16 @@ class _DecisionMaker(RunObserver):
         self._notify = context.notify
 
     def on_finished(self, summary: RunSummary) -> None:
-        """Decide about each series, one after another."""
+        """Decide about each series, one after another, and save each decision."""
         failed = {failure.series for failure in summary.failures}
         for series, reason in self._stale.items():
             promotion = PromotionDecision(False, NOT_TRAINED)
             if series not in failed:
                 promotion = self._renewal.compare_with_champion(series, self._generation, self._notify)
-            self.decisions.append(self._renewal.decide(series, self._generation, reason, promotion))
+            serving = read_promotions(self._renewal.run)
+            decision = decision_record(series, serving, self._generation, reason, promotion)
+            serving.with_decision(decision).save()
+            self.decisions.append(decision)
 
 
 @dataclass
@@ -459,7 +387,12 @@ class Renewal:
         def assess(one_series: Series) -> Staleness:
             with quiet_start():
                 candles = self._newest_candles(one_series)
-                return assess_staleness(one_series, candles, serving, self.rule, self.ledger)
+                try:
+                    return assess_staleness(one_series, candles, serving, self.rule, self.ledger)
+                except ArtifactError:
+                    generation = serving.generation_of(str(one_series))
+                    reason = "the model that serves cannot be used"
+                    return Staleness(one_series, generation, ABSENT, is_stale=True, reason=reason)
 
         assessments = []
         failures = []
@@ -535,13 +468,6 @@ class Renewal:
             generation, tuple(decision_maker.decisions), summary.failures, summary.without_onnx
         )
 
-    def decide(self, series: Series, generation: str, reason: str, promotion: PromotionDecision) -> Decision:
-        """Save which model of a series serves from now on, and return the decision."""
-        serving = read_promotions(self.run)
-        decision = decision_record(series, serving, generation, reason, promotion)
-        serving.with_decision(decision).save()
-        return decision
-
     def _newest_candles(self, series: Series, end_s: int | None = None) -> Candles:
         return self._companions.candles(self._candles, series, self.profile.newest_bars, end_s)
 
@@ -564,3 +490,61 @@ class Renewal:
             notify(Note(f"{outcome.reason} The champion stays."))
             return PromotionDecision(False, "the two could not be compared")
         return promotion
+
+
+def renew(renewal: Renewal, chosen: Sequence[Series], engine: Engine) -> bool:
+    """Renew stale models; return whether every series could be examined and trained, with all its files."""
+    set_exit_message(f"interrupted: what served in {renewal.run} serves on. Go on with: {renewal.command}")
+    with FolderLock(renewal.run):
+        steps = []
+        observer = ObserverGroup([cli.run_display(), ReportWriter()])
+        for step in renewal.renew(chosen, engine, observer):
+            _print_renewal(step)
+            steps.append(step)
+        # Also after a kill between a decision and this.
+        results = RunOutputs(renewal.run, print_error).write()
+    if any(decision.is_replaced for step in steps for decision in step.decisions):
+        cli.print_leaderboard(results)
+    return not any(step.failures or step.without_onnx for step in steps)
+
+
+def preview_renewal(renewal: Renewal, chosen: Sequence[Series]) -> None:
+    """Print what is stale and would be trained."""
+    unfinished: set[Series] = set()
+    for generation, undecided in renewal.unfinished_generations(chosen):
+        print_lines(f"Generation {generation} was begun and would be finished first: {listed(undecided)}.")
+        unfinished.update(undecided)
+    left = [series for series in chosen if series not in unfinished]
+    if left:
+        report = renewal.check_staleness(left)
+        _print_renewal(report)
+        if report.stale:
+            plan = renewal.plan(renewal.next_generation(report.stale), list(report.stale))
+            cli.print_plan(plan, renewal.source)
+
+
+def _print_renewal(step: StalenessReport | GenerationResult) -> None:
+    """Print how old the models are, or which models serve after a new generation was trained."""
+    if isinstance(step, StalenessReport):
+        rows = [
+            (model.series, model.generation, model.until, model.live, "yes" if model.is_stale else "no")
+            for model in step.assessments
+        ]
+        header = ("series", "generation", "newest candle", "live record × naive", "stale")
+        print_table(Table(header, rows, "What serves"))
+        print_all_lines(f"{model.series}: {model.reason}." for model in step.assessments)
+    else:
+        print_decisions(step)
+    if step.failures:
+        reasons = [(str(failure.series), failure.reason or "") for failure in step.failures]
+        print_reasons(f"{len(reasons)} series failed; what served serves on", reasons)
+    cli.print_without_onnx(step.without_onnx)
+
+
+def print_decisions(renewed: GenerationResult) -> None:
+    """Print the errors of new and old models, and which of them serve."""
+    measure = "MAE relative to naive on candles that neither was trained on"
+    print_table(change_table(renewed.decisions, f"Generation {renewed.generation}: {measure}"))
+    for decision in renewed.decisions:
+        verdict = "the challenger serves" if decision.is_replaced else "the champion stays"
+        print_lines(f"{decision.series}: {verdict}; of the challenger: {decision.why}.")
