@@ -27,9 +27,8 @@ from typer.testing import CliRunner
 
 from v8.annexes.live.ledger.database import Ledger
 from v8.annexes.live.ledger.entries import Entry, Issuer, Score
-from v8.annexes.live.promotion import Decision, read_promotions
+from v8.annexes.live.promotion import NOT_TRAINED, Decision, read_promotions
 from v8.annexes.live.renewal import (
-    NOT_TRAINED,
     GenerationResult,
     Renewal,
     StalenessReport,

@@ -18,7 +18,6 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import mean
-from types import MappingProxyType
 from typing import Annotated, Final, Literal
 
 import numpy as np
@@ -66,7 +65,8 @@ MOST_DECISIONS: Final = 100
 _CHAMPION: Final = "champion"
 _SAME: Final = 1e-9
 """Errors that differ by a smaller share are equal: sums round."""
-_MAX_REASON_LENGTH = 300  # letters of a reason in `serving.json`
+NOT_TRAINED: Final = "the challenger could not be trained"
+_MAX_REASON_LENGTH: Final = 300  # letters of a reason in `serving.json`
 
 Share = Annotated[float, Field(strict=True, ge=0, le=1)]  # a probability, from 0 to 1
 
@@ -355,7 +355,7 @@ def compare_models(
     *,
     train: Span,
     scaling: Scaling,
-    references: Mapping[str, str] = MappingProxyType({}),
+    references: Mapping[str, str],
 ) -> ChampionTest:
     """Compare two models on the same windows, at least one, that neither was made from.
 
@@ -378,28 +378,43 @@ def compare_models(
     return ChampionTest(evaluation, champion_errors, tests, references)
 
 
-@dataclass(frozen=True)
-class PromotionDecision:
-    """Which of two models serves."""
+def open_decision(series: Series, serving: Promotions, generation: str, stale: str) -> Decision:
+    """Return the decision about a challenger that is not compared yet: the champion stays.
 
-    is_promoted: bool  # whether the challenger serves
-    reason: str  # a clause about the challenger
-    champion_test: ChampionTest | None = None  # errors of both; None if they were not compared
-    evaluated_from: str | None = None  # when the first evaluated forecast was issued, ISO 8601
-    evaluated_until: str | None = None  # when the last forecast bar closed, ISO 8601
-    champion_quantiles: Mapping[str, QuantileQuality] = field(default_factory=dict)  # per task
-    challenger_quantiles: Mapping[str, QuantileQuality] = field(default_factory=dict)  # per task
+    Args:
+        series: The series.
+        serving: What serves now.
+        generation: The challenger's.
+        stale: Why the champion is challenged.
+    """
+    name = str(series)
+    champion = serving.generation_of(name)
+    return Decision(
+        series=name,
+        decided_at=now_iso(),
+        stale=shown(stale, _MAX_REASON_LENGTH),
+        champion=Contender(champion, _trained_until(serving, champion, name)),
+        challenger=Contender(generation, _trained_until(serving, generation, name)),
+        num_windows=0,
+        evaluated_from=None,
+        evaluated_until=None,
+        baselines={},
+        p_values={},
+        verdict="kept",
+        why=NOT_TRAINED,
+    )
 
 
 def decide_promotion(
-    champion: Path, challenger: Path, candles: Candles, profile: Profile
-) -> PromotionDecision:
+    decision: Decision, champion: Path, challenger: Path, candles: Candles, profile: Profile
+) -> Decision:
     """Compare two models of a series on candles that neither was made from, and decide which of them serves.
 
     These are the windows of the challenger's test span that lie an embargo behind the candles that the
     champion was fitted and stopped on. Baselines are fitted to the challenger's train span.
 
     Args:
+        decision: What is returned with verdict and reason, and with the errors of both if they were compared.
         champion: Folder of the model that serves.
         challenger: Folder of the new model.
         candles: The candles that the challenger was made from.
@@ -412,21 +427,21 @@ def decide_promotion(
     try:
         new = Forecaster.load(challenger, models=models)
     except ArtifactError:
-        return PromotionDecision(False, "the files of the challenger are damaged")
+        return replace(decision, why="the files of the challenger are damaged")
     if candles.digest != new.about.candles.digest:
-        reason = "the candles that the challenger was made from are no longer the same"
-        return PromotionDecision(False, reason)
+        return replace(decision, why="the candles that the challenger was made from are no longer the same")
     try:
         old = Forecaster.load(champion, models=models)
     except ArtifactError:
-        return PromotionDecision(True, "the files of the champion are damaged")
+        return replace(decision, verdict="replaced", why="the files of the champion are damaged")
     if not _forecast_the_same(old, new):
-        return PromotionDecision(True, "the champion forecasts something else than the profile says")
+        reason = "the champion forecasts something else than the profile says"
+        return replace(decision, verdict="replaced", why=reason)
     data = prepare_series(FeatureStore().table(candles, table_columns(profile)), profile)
     span = _unseen_windows(data.spans["test"], old.trained_until_s)
     too_few = too_few_windows(len(span), span.horizon_bars)
     if too_few:
-        return PromotionDecision(False, too_few)
+        return replace(decision, why=too_few)
     old_forecasts = old.forecast_all(span.raw_windows())
     new_forecasts = new.forecast_all(span.raw_windows())
     champion_test = compare_models(
@@ -440,14 +455,26 @@ def decide_promotion(
     closed_s = span.table.open_time_s + span.table.series.bar_s
     first_issued_s = int(closed_s[span.anchors[0]])
     last_closed_s = int(closed_s[span.anchors[-1] + span.horizon_bars])
-    return PromotionDecision(
-        is_promoted=champion_test.challenger_wins,
-        reason=champion_test.reason,
-        champion_test=champion_test,
+    best_baselines = champion_test.best_baselines
+    return replace(
+        decision,
+        champion=replace(
+            decision.champion,
+            relative_mae=champion_test.champion_multiples,
+            quantiles=_quantile_quality(old_forecasts.quantiles, champion_test, span),
+        ),
+        challenger=replace(
+            decision.challenger,
+            relative_mae=champion_test.challenger_multiples,
+            quantiles=_quantile_quality(new_forecasts.quantiles, champion_test, span),
+        ),
+        num_windows=champion_test.evaluation.num_windows,
         evaluated_from=datetime.fromtimestamp(first_issued_s, UTC).isoformat(),
         evaluated_until=datetime.fromtimestamp(last_closed_s, UTC).isoformat(),
-        champion_quantiles=_quantile_quality(old_forecasts.quantiles, champion_test, span),
-        challenger_quantiles=_quantile_quality(new_forecasts.quantiles, champion_test, span),
+        baselines={task: Opponent(name, multiple) for task, (name, multiple) in best_baselines.items()},
+        p_values={task: test.p_value for task, test in champion_test.tests.items()},
+        verdict="replaced" if champion_test.challenger_wins else "kept",
+        why=shown(champion_test.reason, _MAX_REASON_LENGTH),
     )
 
 
@@ -485,59 +512,6 @@ def _quantile_quality(
             coverage = {name: errors.mean_coverage(position) for position, name in enumerate(names)}
             quality[task] = QuantileQuality(errors.crps / naive_error, coverage)
     return quality
-
-
-def decision_record(
-    series: Series, serving: Promotions, generation: str, stale: str, promotion: PromotionDecision
-) -> Decision:
-    """Return the record of a decision for `serving.json`.
-
-    Args:
-        series: The series.
-        serving: What served when it was decided.
-        generation: The challenger's.
-        stale: Why the champion was challenged.
-        promotion: The decision.
-    """
-    name = str(series)
-    champion_test = promotion.champion_test
-    num_windows = 0
-    champion_multiples: Mapping[str, float] = {}
-    challenger_multiples: Mapping[str, float] = {}
-    baselines: dict[str, Opponent] = {}
-    p_values: dict[str, float | None] = {}
-    if champion_test:
-        num_windows = champion_test.evaluation.num_windows
-        champion_multiples = champion_test.champion_multiples
-        challenger_multiples = champion_test.challenger_multiples
-        for task, (baseline, multiple) in champion_test.best_baselines.items():
-            baselines[task] = Opponent(baseline, multiple)
-        p_values = {task: test.p_value for task, test in champion_test.tests.items()}
-    serving_generation = serving.generation_of(name)
-    return Decision(
-        series=name,
-        decided_at=now_iso(),
-        stale=shown(stale, _MAX_REASON_LENGTH),
-        champion=Contender(
-            serving_generation,
-            _trained_until(serving, serving_generation, name),
-            champion_multiples,
-            promotion.champion_quantiles,
-        ),
-        challenger=Contender(
-            generation,
-            _trained_until(serving, generation, name),
-            challenger_multiples,
-            promotion.challenger_quantiles,
-        ),
-        num_windows=num_windows,
-        evaluated_from=promotion.evaluated_from,
-        evaluated_until=promotion.evaluated_until,
-        baselines=baselines,
-        p_values=p_values,
-        verdict="replaced" if promotion.is_promoted else "kept",
-        why=shown(promotion.reason, _MAX_REASON_LENGTH),
-    )
 
 
 def _trained_until(serving: Promotions, generation: str, name: str) -> str | None:

@@ -23,7 +23,7 @@ because the same candles and seed would give the same model.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -35,13 +35,12 @@ from v8.annexes.live.ledger.database import Ledger
 from v8.annexes.live.ledger.record import live_losses
 from v8.annexes.live.promotion import (
     Decision,
-    PromotionDecision,
     Promotions,
     change_table,
     decide_promotion,
-    decision_record,
     free_generation,
     list_generations,
+    open_decision,
     read_promotions,
 )
 from v8.base.errors import ArtifactError, listed
@@ -79,14 +78,13 @@ from v8.runs.events import (
 )
 from v8.runs.execution import run_plan
 from v8.runs.plan import ArtifactSettings, Engine, Plan, make_plan
-from v8.runs.run_folder import RUN_FILE, read_run
+from v8.runs.run_folder import RUN_FILE, now_iso, read_run
 from v8.runs.serving import SERVING_FILE, artifact_folder, generation_folder
 
 STALENESS_RULES: Final = ("age", "decay", "always")  # values of `StalenessRule.when`, see above
 STARTS: Final = ("anew", "champion")  # what the training of a challenger begins from
 CONTINUED = "an earlier call began to train it again"
 """Reason recorded for a challenger whose training an earlier call began; only that call knew the true one."""
-NOT_TRAINED = "the challenger could not be trained"
 
 
 @dataclass(frozen=True)
@@ -297,11 +295,11 @@ class _DecisionMaker(RunObserver):
         """Decide about each series, one after another, and save each decision."""
         failed = {failure.series for failure in summary.failures}
         for series, reason in self._stale.items():
-            promotion = PromotionDecision(False, NOT_TRAINED)
-            if series not in failed:
-                promotion = self._renewal.compare_with_champion(series, self._generation, self._notify)
             serving = read_promotions(self._renewal.run)
-            decision = decision_record(series, serving, self._generation, reason, promotion)
+            decision = open_decision(series, serving, self._generation, reason)
+            if series not in failed:
+                decision = self._renewal.compare_with_champion(series, decision, self._notify)
+            decision = replace(decision, decided_at=now_iso())
             serving.with_decision(decision).save()
             self.decisions.append(decision)
 
@@ -472,24 +470,25 @@ class Renewal:
         return self._companions.candles(self._candles, series, self.profile.newest_bars, end_s)
 
     def compare_with_champion(
-        self, series: Series, generation: str, notify: Callable[[Event], None]
-    ) -> PromotionDecision:
+        self, series: Series, decision: Decision, notify: Callable[[Event], None]
+    ) -> Decision:
         """Decide which model of a series serves; the champion stays if the two cannot be compared."""
 
-        def compare() -> PromotionDecision:
+        def compare() -> Decision:
+            generation = decision.challenger.generation
             champion = read_promotions(self.run).place(str(series))
             challenger = artifact_folder(self.run, generation, str(series))
             record = read_run(generation_folder(self.run, generation))
             pin = record.series[str(series)].candles
             candles = self._newest_candles(series, pin.last_open_s if pin else None)
             with quiet_start():
-                return decide_promotion(champion, challenger, candles, self.profile)
+                return decide_promotion(decision, champion, challenger, candles, self.profile)
 
-        promotion, outcome = run_isolated(series, compare)
-        if promotion is None:
+        decided, outcome = run_isolated(series, compare)
+        if decided is None:
             notify(Note(f"{outcome.reason} The champion stays."))
-            return PromotionDecision(False, "the two could not be compared")
-        return promotion
+            return replace(decision, why="the two could not be compared")
+        return decided
 
 
 def renew(renewal: Renewal, chosen: Sequence[Series], engine: Engine) -> bool:

@@ -25,7 +25,7 @@ from v8.annexes.live.ledger.database import Ledger
 from v8.annexes.live.ledger.issuing import fit_baselines, make_entry, score
 from v8.annexes.live.ledger.printing import RECORD_PRINTERS
 from v8.annexes.live.ledger.record import live_record
-from v8.annexes.live.promotion import Promotions, decide_promotion, decision_record, read_promotions
+from v8.annexes.live.promotion import Promotions, decide_promotion, open_decision, read_promotions
 from v8.annexes.live.renewal import GenerationResult, print_decisions
 from v8.api.export import forecast_test_span
 from v8.api.issuing import IssuedForecast
@@ -288,15 +288,15 @@ def test_a_contest_tells_how_sure_both_models_were(
     profile = recorded_profile(made.forecaster.metadata["profile"], where="test")
     # The tiny run has too few windows for a test of significance, which the ruling would wait for.
     monkeypatch.setattr(significance, "MIN_WINDOWS", 30)
-    ruling = decide_promotion(made.folder, made.folder, made.candles, profile)
-    assert ruling.champion_test is not None and not ruling.is_promoted  # a tie
+    serving = Promotions(made.run, {}, ())
+    asked = open_decision(made.forecaster.series, serving, "2026-01-01", "asked")
+    decision = decide_promotion(asked, made.folder, made.folder, made.candles, profile)
+    assert decision.num_windows > 0 and not decision.is_replaced  # a tie
     evaluated = made.forecaster.metadata["quantiles"]["tasks"]["ohlc"]["errors"]["model"]
-    told = ruling.champion_quantiles["ohlc"]
-    assert ruling.challenger_quantiles["ohlc"] == told and [*told.coverage] == ["90 %", "50 %"]
+    told = decision.champion.quantiles["ohlc"]
+    assert decision.challenger.quantiles["ohlc"] == told and [*told.coverage] == ["90 %", "50 %"]
     # The windows of the contest are those of the test span an embargo behind validation, so most of them.
     assert told.coverage["90 %"] == pytest.approx(np.mean(evaluated["coverage"][0]), abs=0.1)
-    serving = Promotions(made.run, {}, ())
-    decision = decision_record(made.forecaster.series, serving, "2026-01-01", "asked", ruling)
     Promotions(tmp_path, {}, (decision,)).save()
     assert read_promotions(tmp_path).decisions == (decision,)
     print_decisions(GenerationResult("2026-01-01", (decision,), ()))
