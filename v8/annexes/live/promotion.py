@@ -348,36 +348,6 @@ class ChampionTest:
         return {task: error / naive[task] for task, error in errors.items() if naive[task] > 0}
 
 
-def compare_models(
-    span: Span,
-    challenger: TaskForecasts,
-    champion: TaskForecasts,
-    *,
-    train: Span,
-    scaling: Scaling,
-    references: Mapping[str, str],
-) -> ChampionTest:
-    """Compare two models on the same windows, at least one, that neither was made from.
-
-    Args:
-        span: The windows.
-        challenger: Its forecasts per task, shape (N, H, C), in the task's unit.
-        champion: Likewise the champion's.
-        train: The span that baselines are fitted to.
-        scaling: Scaling of the challenger.
-        references: Per task the best baseline that the verdicts on the champion name.
-    """
-    evaluation, losses = evaluate_windows(span, challenger, train=train, scaling=scaling)
-    champion_errors = {}
-    tests = {}
-    for task in evaluation.tasks:
-        errors, champion_losses = measure_errors(span, task, champion[task])
-        paired_losses = {MODEL: losses.by_task[task][MODEL], _CHAMPION: champion_losses}
-        champion_errors[task] = errors.mae_return.overall
-        tests[task] = replace(losses, by_task={task: paired_losses}).test(task, MODEL, _CHAMPION)
-    return ChampionTest(evaluation, champion_errors, tests, references)
-
-
 def open_decision(series: Series, serving: Promotions, generation: str, stale: str) -> Decision:
     """Return the decision about a challenger that is not compared yet: the champion stays.
 
@@ -476,6 +446,36 @@ def decide_promotion(
         verdict="replaced" if champion_test.challenger_wins else "kept",
         why=shown(champion_test.reason, _MAX_REASON_LENGTH),
     )
+
+
+def compare_models(
+    span: Span,
+    challenger: TaskForecasts,
+    champion: TaskForecasts,
+    *,
+    train: Span,
+    scaling: Scaling,
+    references: Mapping[str, str],
+) -> ChampionTest:
+    """Compare two models on the same windows, at least one, that neither was made from.
+
+    Args:
+        span: The windows.
+        challenger: Its forecasts per task, shape (N, H, C), in the task's unit.
+        champion: Likewise the champion's.
+        train: The span that baselines are fitted to.
+        scaling: Scaling of the challenger.
+        references: Per task the best baseline that the verdicts on the champion name.
+    """
+    evaluation, losses = evaluate_windows(span, challenger, train=train, scaling=scaling)
+    champion_errors = {}
+    tests = {}
+    for task in evaluation.tasks:
+        errors, champion_losses = measure_errors(span, task, champion[task])
+        paired_losses = {MODEL: losses.by_task[task][MODEL], _CHAMPION: champion_losses}
+        champion_errors[task] = errors.mae_return.overall
+        tests[task] = replace(losses, by_task={task: paired_losses}).test(task, MODEL, _CHAMPION)
+    return ChampionTest(evaluation, champion_errors, tests, references)
 
 
 def _forecast_the_same(old: Forecaster, new: Forecaster) -> bool:

@@ -88,12 +88,15 @@ class WorkCache:
         A result of another version is discarded.
         """
         with self._lock:
+            now_s = self._clock()
             result = self._results.get(key)
-            if result is None or result.version != version or not self._is_fresh(result):
-                result = CachedResult(version)
-                self._results[key] = result
-                self._waiting[result] = work
-                self._executor.submit(self._run_next)
+            is_fresh = result is not None and result.since_s - RETRY_S <= now_s < result.until_s
+            if result and is_fresh and result.version == version:
+                return result
+            result = CachedResult(version)
+            self._results[key] = result
+            self._waiting[result] = work
+            self._executor.submit(self._run_next)
             return result
 
     def close(self) -> None:
@@ -103,9 +106,6 @@ class WorkCache:
             for result in self._waiting:
                 result.future.cancel()
             self._waiting.clear()
-
-    def _is_fresh(self, result: CachedResult) -> bool:
-        return result.since_s - RETRY_S <= self._clock() < result.until_s
 
     def _run_next(self) -> None:
         """Do the work that is due next; this is called once for each that waits."""

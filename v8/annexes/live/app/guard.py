@@ -19,7 +19,7 @@ import re
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any, Final
@@ -59,10 +59,12 @@ _MONTH_S: Final = 30 * 86_400
 def json_response(content: bytes | dict[str, Any], status: int = 200, **headers: str) -> Response:
     """Answer with JSON; underscores in names of headers become dashes."""
     body = content if isinstance(content, bytes) else encode_json(content)
-    all_headers = {"cache-control": "no-store"}
-    for name, value in headers.items():
-        all_headers[name.replace("_", "-")] = value
-    return Response(body, status, all_headers, "application/json")
+    return Response(body, status, _uncached(headers), "application/json")
+
+
+def _uncached(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers of a response, which is not stored unless they say so."""
+    return {"cache-control": "no-store"} | {name.replace("_", "-"): text for name, text in headers.items()}
 
 
 class ErrorResponse(Response):
@@ -75,12 +77,9 @@ class ErrorResponse(Response):
     """
 
     def __init__(self, content: dict[str, Any], status: int, **headers: str) -> None:
-        all_headers = {"cache-control": "no-store", "vary": "Accept, Accept-Language"}
-        for name, value in headers.items():
-            all_headers[name.replace("_", "-")] = value
-        super().__init__(encode_json(content), status, all_headers, "application/json")
         self._content = content
-        self._all_headers = all_headers
+        self._all_headers = _uncached({"vary": "Accept, Accept-Language", **headers})
+        super().__init__(encode_json(content), status, self._all_headers, "application/json")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the page or the JSON."""
