@@ -35,13 +35,20 @@ from numpy.typing import NDArray
 from v8.base.arrays import FloatArray, steps_apart
 from v8.base.errors import ArtifactError, ProfileError
 from v8.base.registry import require_package
-from v8.base.storage import digest_bytes, passing_folder
+from v8.base.storage import digest_bytes
 from v8.data.windows.scaling import SILENT_SCALE, ColumnScaling, Scaling, Transform
 from v8.forecaster import model_file
 from v8.forecaster.metadata import MODEL_FILE, ONNX_FILE, Metadata
 from v8.forecaster.model_file import keras_errors_translated
 from v8.model.baselines.ranges import PATH_LAYERS
-from v8.model.networks.published import CONFIG_MEMBER, WEIGHTS_MEMBER, forecast_windows, forecasts_apart
+from v8.model.networks.published import (
+    CONFIG_MEMBER,
+    WEIGHTS_MEMBER,
+    data_sets_of,
+    forecast_windows,
+    forecasts_apart,
+    list_data_sets,
+)
 from v8.profile.columns import CLOSE, split_origin, with_origin
 
 AUTO: Final = "auto"
@@ -191,25 +198,9 @@ class _Graph:
         rule = "must hold layers and weights that fit together"
         with self.lock, model_file.keras_errors_translated(file, rule):
             if self._array_names is None:
-                self.current_weights = None
-                self._array_names = _find_array_names(self.model)
+                names = dict(zip(map(id, self.model.weights), data_sets_of(self.model), strict=True))
+                self._array_names = tuple(names.get(id(variable)) for variable in self.model.variables)
             return _read_weights(self.model, file, self._array_names)
-
-
-def _find_array_names(model: Any) -> ArrayNames:
-    """Find the name of each variable's array in a weights file; this overwrites the weights of the model."""
-    import h5py  # noqa: PLC0415 - forecasts with ONNX do not need it
-
-    for number, variable in enumerate(model.variables):
-        if _is_saved(variable):
-            variable.assign(np.full(variable.shape, number, variable.dtype))
-    with passing_folder("weights") as folder:
-        model.save_weights(folder / "numbered.weights.h5")
-        with h5py.File(folder / "numbered.weights.h5", "r") as weights:
-            names = {int(weights[name][()].flat[0]): name for name in _list_arrays(weights)}
-    return tuple(
-        names[number] if _is_saved(variable) else None for number, variable in enumerate(model.variables)
-    )
 
 
 def _read_weights(model: Any, file: Path, array_names: ArrayNames) -> list[NDArray[Any]] | None:
@@ -222,7 +213,7 @@ def _read_weights(model: Any, file: Path, array_names: ArrayNames) -> list[NDArr
 
     values = []
     with h5py.File(io.BytesIO(model_file.read_member(file, WEIGHTS_MEMBER)), "r") as weights:
-        if {*_list_arrays(weights)} != {*array_names} - {None}:
+        if {*list_data_sets(weights)} != {*array_names} - {None}:
             return None
         for variable, name in zip(model.variables, array_names, strict=True):
             if name is None:
@@ -233,20 +224,6 @@ def _read_weights(model: Any, file: Path, array_names: ArrayNames) -> list[NDArr
         if value.shape != tuple(variable.shape):
             return None
     return values
-
-
-def _is_saved(variable: Any) -> bool:
-    """Return whether a variable is in the weights file: a weight, not the state of a seed."""
-    return np.issubdtype(np.dtype(variable.dtype), np.floating)
-
-
-def _list_arrays(weights: Any) -> list[str]:
-    """Return the names of all arrays of a weights file."""
-    import h5py  # noqa: PLC0415 - forecasts with ONNX do not need it
-
-    names: list[str] = []
-    weights.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
-    return names
 
 
 def has_onnx_packages() -> bool:

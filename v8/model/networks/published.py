@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from v8.base.arrays import FloatArray, steps_apart
 from v8.base.hardware import backend_name, full_float32, has_gpu
+from v8.base.storage import passing_folder
 from v8.data.windows.span import Span
 from v8.profile.columns import quantile_output
 from v8.profile.tasks import TASKS
@@ -77,9 +78,7 @@ class _Template:
 
     members: Mapping[str, bytes]  # of the file, in order; the description is portable
     metadata: Mapping[str, Any]  # content of `ABOUT_MEMBER`
-    places: Mapping[
-        str, int
-    ]  # by the name of a data set of `WEIGHTS_MEMBER`: the place of the weight in the model
+    data_sets: Sequence[str]  # of `WEIGHTS_MEMBER`, one for each weight of the model
 
     def weights_file(self, weights: Sequence[NDArray[Any]]) -> bytes:
         """Return the weights' member with these weights, in the model's order."""
@@ -87,8 +86,8 @@ class _Template:
 
         content = io.BytesIO(self.members[WEIGHTS_MEMBER])
         with h5py.File(content, "r+") as written:
-            for name, number in self.places.items():
-                written[name][...] = weights[number]
+            for name, weight in zip(self.data_sets, weights, strict=True):
+                written[name][...] = weight
         return content.getvalue()
 
 
@@ -97,47 +96,51 @@ _TEMPLATES: Final = WeakKeyDictionary[Any, _Template]()
 
 
 def _template_of(model: Any, file: Path) -> _Template:
-    """Save a model as a template, by way of the file; its weights stay as they are.
-
-    Which data set holds which weight is an internal matter of Keras. So every weight is filled with its
-    number before saving, and each data set then shows which weight it holds.
-
-    Raises RuntimeError if a weight has no data set of its own.
-    """
-    weights = model.get_weights()
-    try:
-        model.set_weights([np.full_like(weight, number) for number, weight in enumerate(weights, start=1)])
-        model.save(file)
-    finally:
-        model.set_weights(weights)
+    """Save a model as a template, by way of the file."""
+    model.save(file)
     with zipfile.ZipFile(file) as written:
         members = {name: written.read(name) for name in written.namelist()}
     config = json.loads(members[CONFIG_MEMBER])
     metadata = json.loads(members[ABOUT_MEMBER])
     members[CONFIG_MEMBER] = json.dumps(portable_config(config)).encode()
-    places = _places_of(weights, members[WEIGHTS_MEMBER])
-    return _Template(members, {**metadata, "date_saved": NO_DATE}, places)
+    return _Template(members, {**metadata, "date_saved": NO_DATE}, data_sets_of(model))
 
 
-def _places_of(weights: Sequence[NDArray[Any]], content: bytes) -> dict[str, int]:
-    """Map the names of data sets to places of weights; each data set is filled with place + 1."""
+def data_sets_of(model: Any) -> list[str]:
+    """Find the data set of each weight of a Keras model in its files of weights.
+
+    Which data set holds which weight is an internal matter of Keras. So every weight is filled with its
+    number before saving, and each data set then shows which weight it holds. Afterwards the weights are as
+    they were.
+
+    Raises:
+        RuntimeError: If a weight has no data set of its own.
+    """
     import h5py  # noqa: PLC0415 - forecasts with ONNX do not need it
 
-    places: dict[str, int] = {}
-
-    def visit(name: str, item: Any) -> None:
-        if not isinstance(item, h5py.Dataset):
-            return
-        for number, weight in enumerate(weights):
-            if item.shape == weight.shape and np.all(item[()] == number + 1):
-                places[name] = number
-
-    with h5py.File(io.BytesIO(content)) as written:
-        written.visititems(visit)
-    if sorted(places.values()) != [*range(len(weights))]:
+    weights = model.get_weights()
+    with passing_folder("weights") as folder:
+        file = folder / "numbered.weights.h5"
+        try:
+            model.set_weights([np.full_like(weight, number) for number, weight in enumerate(weights)])
+            model.save_weights(file)
+        finally:
+            model.set_weights(weights)
+        with h5py.File(file, "r") as written:
+            names = {int(written[name][()].flat[0]): name for name in list_data_sets(written)}
+    if sorted(names) != [*range(len(weights))]:
         rule = "must hold each of the model's weights in a data set of its own"
-        raise RuntimeError(f"Keras file: {rule}; got {len(places)} for {len(weights)} weights")
-    return places
+        raise RuntimeError(f"Keras file: {rule}; got {len(names)} for {len(weights)} weights")
+    return [names[number] for number in range(len(weights))]
+
+
+def list_data_sets(weights: Any) -> list[str]:
+    """Return the names of all data sets of an open file of weights."""
+    import h5py  # noqa: PLC0415 - forecasts with ONNX do not need it
+
+    names: list[str] = []
+    weights.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
+    return names
 
 
 def portable_config(node: Any) -> Any:
