@@ -22,11 +22,10 @@ from v8.base.version import VERSION as _VERSION
 
 if _typing.TYPE_CHECKING:  # at run time `__getattr__` imports these
     from v8.api.board import Board
-    from v8.api.evaluations import backtest, export, leaderboard
-    from v8.api.forecaster import Forecaster, features, load
-    from v8.api.runs import Run, plugin, train
+    from v8.api.forecaster import Forecaster, features, load, windows
+    from v8.api.results import backtest, export
+    from v8.api.runs import Run, leaderboard, plugin, train
     from v8.api.scores import evaluate
-    from v8.api.windows import windows
     from v8.base.errors import V8Error
     from v8.profile.profile import Profile
 
@@ -53,15 +52,15 @@ _MODULES = {
     "Profile": "v8.profile.profile",
     "Run": "v8.api.runs",
     "V8Error": "v8.base.errors",
-    "backtest": "v8.api.evaluations",
+    "backtest": "v8.api.results",
     "evaluate": "v8.api.scores",
-    "export": "v8.api.evaluations",
+    "export": "v8.api.results",
     "features": "v8.api.forecaster",
-    "leaderboard": "v8.api.evaluations",
+    "leaderboard": "v8.api.runs",
     "load": "v8.api.forecaster",
     "plugin": "v8.api.runs",
     "train": "v8.api.runs",
-    "windows": "v8.api.windows",
+    "windows": "v8.api.forecaster",
 }
 """The module of each name of the core; it is imported when the name is first used, so `import v8` is fast."""
 

@@ -16,7 +16,7 @@ from v8.annexes.search.python import read_trials
 from v8.annexes.trading.page import write_trading_results
 from v8.annexes.trading.python import read_gains
 from v8.annexes.trading.rules import TradingTerms, evaluate_trading
-from v8.api.evaluations import long_forecasts
+from v8.api.results import long_forecasts
 from v8.base.errors import ArgumentError, ArtifactError, ProfileError
 
 

@@ -14,10 +14,9 @@ import pytest
 DOORS = (
     "v8",
     "v8.api.arguments",
-    "v8.api.evaluations",
+    "v8.api.results",
     "v8.api.forecaster",
     "v8.api.runs",
-    "v8.api.windows",
 )
 
 

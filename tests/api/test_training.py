@@ -12,7 +12,8 @@ import pytest
 from forked import called
 
 import v8
-from v8.api.runs import TrainedSeries, _stored, _stored_tables, _with_others
+from v8.api.arguments import stored_frames, stored_tables, with_others
+from v8.api.runs import TrainedSeries
 from v8.base.errors import ArtifactError, DataError, ProfileError
 from v8.data.market.companions import Companions
 from v8.data.market.series import Series
@@ -184,15 +185,15 @@ def test_a_frame_that_was_stored_is_written_again_where_its_file_holds_something
 ) -> None:
     demo = open_source("demo")
     frames = [demo.candles(Series(name, "1h"), 400).to_frame() for name in ("ETHUSDT", "BTCUSDT")]
-    folders = [_stored({"ETHUSDT-1h": frame}) for frame in frames]
+    folders = [stored_frames({"ETHUSDT-1h": frame}) for frame in frames]
     files = [folder / "ETHUSDT-1h.parquet" for folder in folders]
     sound = files[0].read_bytes()
     written_ns = files[0].stat().st_mtime_ns
-    assert _stored({"ETHUSDT-1h": frames[0]}) == folders[0]
+    assert stored_frames({"ETHUSDT-1h": frames[0]}) == folders[0]
     assert files[0].stat().st_mtime_ns == written_ns  # a sound one stays
     content = {"another frame": files[1].read_bytes(), "cut": sound[:-100], "empty": b""}[damage]
     files[0].write_bytes(content)
-    assert _stored({"ETHUSDT-1h": frames[0]}) == folders[0]
+    assert stored_frames({"ETHUSDT-1h": frames[0]}) == folders[0]
     assert files[0].read_bytes() == sound
 
 
@@ -207,12 +208,12 @@ def test_covariates_in_memory_are_laid_where_the_command_finds_them(home: Path) 
     own, other = (demo.candles(Series(name, "1h"), 400).to_frame() for name in ("ETHUSDT", "BTCUSDT"))
     covariates = {"BTCUSDT": other, "f.csv": {"time": [1_700_000_000], "rate": [0.5]}}
     chosen = ["ETHUSDT-1h"]
-    frames = _with_others(own, chosen, profile, covariates)
+    frames = with_others(own, chosen, profile, covariates)
     assert [*frames] == ["ETHUSDT-1h", "BTCUSDT-1h"] and chosen == ["ETHUSDT-1h"]
-    folder = _stored_tables(Companions.of(profile, covariates).tables)
+    folder = stored_tables(Companions.of(profile, covariates).tables)
     assert (folder / "f.csv").read_text() == "time,rate\n1700000000000000,0.5\n"
     (folder / "f.csv").write_text("time,rate\n1700000000000000,0.7\n")
-    _stored_tables(Companions.of(profile, covariates).tables)
+    stored_tables(Companions.of(profile, covariates).tables)
     assert (folder / "f.csv").read_text() == "time,rate\n1700000000000000,0.5\n"
     # The same through the door: one candle for each row of the table there is none.
     with pytest.raises(DataError, match=r"covariates f.csv; got none of 400, 2024"):

@@ -28,7 +28,7 @@ from v8.annexes.live.ledger.database import Ledger
 from v8.cli.app import app
 from v8.data.market.sources.source import open_source
 from v8.forecaster.forecaster import Forecaster
-from v8.publish.hub.opening import open_place
+from v8.publish.hub.places import open_place
 
 SERVER = Path(__file__).parents[2] / "scripts/bridges/mcp/v8_mcp.py"
 SERIES = "BTCUSDT-15m"

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tiny_profiles import tiny_profile
 
-from v8.api.progress import ProgressLines
+from v8.api.results import ProgressLines
 from v8.base.terminal import print_lines
 from v8.cli.runs import (
     MOST_PROGRESS_BARS,

@@ -17,7 +17,7 @@ from v8.forecaster.forecaster import Forecaster
 from v8.forecaster.metadata import read_metadata
 from v8.model.evaluation.leaderboard import rank_results, read_result
 from v8.profile.profile import load_profile
-from v8.publish.report.first_screen import first_screen
+from v8.publish.report.page import first_screen
 
 
 @pytest.mark.nightly

@@ -26,7 +26,7 @@ from v8.data.windows.dataset import prepare_series, table_columns
 from v8.forecaster.forecaster import Forecaster, checked_candles
 from v8.forecaster.metadata import read_metadata
 from v8.model.baselines.ranges import drawn_paths, fit_formulas
-from v8.publish.hub.opening import open_place
+from v8.publish.hub.places import open_place
 from v8.publish.report.card import model_card
 from v8.publish.report.series_section import series_body
 from v8.runs.events import RunObserver

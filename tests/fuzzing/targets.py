@@ -42,7 +42,7 @@ from v8.forecaster.metadata import read_metadata
 from v8.forecaster.series_artifact import read_sample
 from v8.model.evaluation.leaderboard import read_history
 from v8.profile.profile import TABLES_PLACE, key_places, load_profile, recorded_profile
-from v8.publish.hub.layout import read_manifest
+from v8.publish.hub.places import read_manifest
 from v8.publish.hub.staging import stage_run
 from v8.publish.report.backtest import backtest_page
 from v8.runs.backtest import read_plan

@@ -1,11 +1,15 @@
-"""Checks of arguments of the Python API by annotations, and errors that name Python arguments.
+"""Arguments of the Python API: checked by their annotations, named in errors, turned into options.
 
 A function of the API declares its arguments by annotations. `in_python` refuses any other value before the
 function is called, in one sentence that names the argument, and it writes the parameters in errors from other
 packages as Python arguments. So there is one check for all functions, and none in the functions themselves.
+
+Candles and profiles that a call has in memory are stored under `V8_HOME`: frames as Parquet in a folder named
+by their content, so that the same call continues an interrupted run.
 """
 
 import inspect
+import io
 import os
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,15 +17,28 @@ from datetime import datetime
 from functools import cache, wraps
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Annotated, Any, Final, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    ParamSpec,
+    TypeAlias,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import numpy as np
 import pandas as pd
+import yaml
 from pydantic import ValidationError
 
 from v8.base.errors import (
     PARTS,
     ArgumentError,
+    ProfileError,
     StorageError,
     V8Error,
     as_argument,
@@ -32,6 +49,18 @@ from v8.base.errors import (
 from v8.base.process import command
 from v8.base.records import adapter, first_fault
 from v8.base.registry import nearest
+from v8.base.storage import digest_json, home, write_bytes, write_text
+from v8.data.market.checks import check_candles
+from v8.data.market.companions import UserTable
+from v8.data.market.series import Series
+from v8.data.market.sources.source import SOURCES
+from v8.profile.profile import Profile, profile_names
+
+RawCandles: TypeAlias = str | Path | pd.DataFrame | Mapping[str, pd.DataFrame]
+
+TABLES: Final = "tables"  # folder under `V8_HOME` for tables that a call has in memory
+FRAMES: Final = "frames"
+"""Source name under which frames are evaluated and recorded: they are files of the user."""
 
 MOST_LETTERS: Final = 4_096  # the longest text; no path is longer
 _LARGEST_SHOWN: Final = 10**30
@@ -236,6 +265,101 @@ def unknown_argument(
 def _refused(place: str, rule: str, got: str) -> ArgumentError:
     called = place.partition(",")[0]
     return ArgumentError(where=place, rule=rule, got=got, fix=f"help({called}) says what it means")
+
+
+def with_others(
+    candles: RawCandles, names: list[str], profile: Profile, covariates: Mapping[str, Any]
+) -> RawCandles:
+    """Add frames of other symbols to those of the series, and add the trained series to `names`.
+
+    Raises:
+        ProfileError: If the candles are no frames, or of several timeframes.
+    """
+    files = {covariate.file for covariate in profile.covariates}
+    others = {symbol: frame for symbol, frame in covariates.items() if symbol not in files}
+    if not others:
+        return candles
+    frames = _frames(candles, names) if not isinstance(candles, str | Path) else {}
+    timeframes = {Series.parse(name).timeframe for name in frames}
+    if len(timeframes) != 1:
+        rule = "holds candles of other symbols only together with frames of candles of one timeframe"
+        got = f"{listed(list(others))} together with {'several' if frames else repr(str(candles))}"
+        fix = "Leave them out where the source has them, or put them among the frames and name yours: series="
+        raise ProfileError(where="covariates=", rule=rule, got=got, fix=fix)
+    (timeframe,) = timeframes
+    return dict(frames) | {f"{symbol}-{timeframe}": frame for symbol, frame in others.items()}
+
+
+def source_of(candles: RawCandles, names: list[str]) -> dict[str, Any]:
+    """Return the candle source of a call as options of a run; frames are stored first."""
+    require_no_profile(candles)
+    if isinstance(candles, str) and candles in SOURCES:
+        return {"source": candles}
+    if isinstance(candles, str | Path):
+        if not Path(candles).is_dir():
+            SOURCES.find(str(candles), where="candles=")  # suggests the nearest
+        return {"source": "files", "data_dir": candles}
+    return {"source": "files", "data_dir": stored_frames(_frames(candles, names))}
+
+
+def require_no_profile(candles: RawCandles) -> None:
+    """Refuse the name of a profile where candles belong: the order of two arguments is easily confused."""
+    if isinstance(candles, str) and candles in profile_names():
+        rule = "comes first and says where candles come from; the profile comes second"
+        fix = f'Write ("vision", "{candles}")'
+        raise ProfileError(where="candles=", rule=rule, got=f"the profile {candles}", fix=fix)
+
+
+def _frames(
+    candles: pd.DataFrame | Mapping[str, pd.DataFrame], names: list[str]
+) -> Mapping[str, pd.DataFrame]:
+    """Return frames by series, and add all of these to `names` if it is empty.
+
+    Raises:
+        ProfileError: If it is not known which series a frame holds.
+    """
+    frames = candles if isinstance(candles, Mapping) else dict.fromkeys(names[:1], candles)
+    if not frames or (len(names) != 1 and not isinstance(candles, Mapping)):
+        rule = "names the one series that a frame holds"
+        fix = 'Write for example series="BTCUSDT-15m", or give a mapping of frames by series'
+        raise ProfileError(where="series=", rule=rule, got=repr(names), fix=fix)
+    names[:] = names or list(frames)
+    return frames
+
+
+def stored_frames(frames: Mapping[str, pd.DataFrame]) -> Path:
+    """Write checked frames as Parquet under `V8_HOME`, in a folder named by their content.
+
+    A file that was cut or holds something else since is written again.
+    """
+    checked = {
+        name: check_candles(frame, Series.parse(name), source=FRAMES) for name, frame in frames.items()
+    }
+    digests = {name: candles.digest for name, candles in checked.items()}
+    folder = home() / FRAMES / digest_json(digests)[:16]
+    for name, candles in checked.items():
+        buffer = io.BytesIO()
+        candles.to_frame().to_parquet(buffer)
+        write_bytes(folder / f"{name}.parquet", buffer.getvalue())
+    return folder
+
+
+def stored_tables(tables: Sequence[UserTable]) -> Path:
+    """Write checked tables as CSV under `V8_HOME`, in a folder named by their content, as `stored_frames`."""
+    texts = {table.settings.file: table.to_csv() for table in tables}
+    folder = home() / TABLES / digest_json(texts)[:16]
+    for file, text in texts.items():
+        write_text(folder / file, text)
+    return folder
+
+
+def profile_file(profile: str | Path | Profile) -> str | Path:
+    """Return the name or file of a profile; a `Profile` is written to a file under `V8_HOME`."""
+    if not isinstance(profile, Profile):
+        return profile
+    file = home() / "profiles" / f"{profile.digest[:16]}.yaml"
+    write_text(file, yaml.safe_dump(profile.model_dump(mode="json"), sort_keys=False))
+    return file
 
 
 class PublicNames:

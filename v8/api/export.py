@@ -1,4 +1,4 @@
-"""Every forecast of test spans in one table: what was forecast, when it could be used first, and the actual.
+"""Exports of the models of a place: every forecast of their test spans in one table, and their ONNX files.
 
 A run keeps only a sample of them. So its models forecast again, from candles with the digest that they were
 made from, in the batches in which they were evaluated: to the same bits on the same machine. A back-test
@@ -8,6 +8,10 @@ A row is one bar ahead. Its `issued_at` is the close of the newest candle that t
 be used before, and joining it to what comes from then on shows no future. Each column, such as `close`, is
 followed by its quantiles (`close_q5`); there are the actual value (`close_actual`) and the naive forecast
 (`close_naive`), too.
+
+An ONNX file is written only after its forecasts were compared with those of the Keras file, on windows of
+the test span (`v8.forecaster.onnx_file`). So it needs the candles that the model was made from, too.
+Models of a repository are copied into another folder, because a repository lists the digest of every file.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,16 +19,24 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 from pyarrow import parquet
 
-from v8.base.errors import ArtifactError, DataError, listed
+from v8.base.errors import ArtifactError, DataError, ProfileError, V8Error, listed, shown
 from v8.base.process import with_progress
-from v8.base.storage import FORECASTS_COLUMNS, FORECASTS_KEY, NAIVE_ENDING, write_with
+from v8.base.storage import (
+    FORECASTS_COLUMNS,
+    FORECASTS_KEY,
+    NAIVE_ENDING,
+    FolderLock,
+    digest_file,
+    write_bytes,
+    write_with,
+)
 from v8.base.wording import frame_csv
 from v8.data.features import compute_table
 from v8.data.market.candles import Candles, pin_of
@@ -34,13 +46,16 @@ from v8.data.market.sources.source import CandleSource, OpenedSource, cached_vie
 from v8.data.windows.dataset import split_rows, table_columns, window_anchors
 from v8.data.windows.span import Span
 from v8.forecaster.forecaster import Forecaster
+from v8.forecaster.metadata import HISTORY_FILE, METADATA_FILE, MODEL_FILE, ONNX_FILE, read_metadata
+from v8.forecaster.series_artifact import README_FILE, store_onnx
 from v8.profile.columns import CLOSE, TASK_OHLC
 from v8.profile.tasks import TASKS
 from v8.runs.backtest import PLAN_FILE, read_plan
 from v8.runs.run_folder import RUN_FILE, read_run
 
 if TYPE_CHECKING:
-    from v8.publish.hub.opening import ModelPlace
+    from v8.publish.hub.places import ModelPlace
+
 
 SERIES = FORECASTS_COLUMNS[0]
 FOLD = FORECASTS_COLUMNS[1]
@@ -114,87 +129,62 @@ def write_forecasts(
             other can be written.
     """
     models = list_models(place, names)
-    forecasts = _ForecastTables(models, cache(open_source))
+    opened_source = cache(open_source)
+    missing = dict(models.missing)
+    notes: list[str] = []
+    refusals: list[ArtifactError | DataError] = []
     num_rows = 0
 
     def write(file: Path) -> None:
         nonlocal num_rows
-        with ExitStack() as resources:
-            writer: _CsvWriter | _ParquetWriter = _CsvWriter(file)
-            if form != "csv":
-                writer = resources.enter_context(_ParquetWriter(file))
-            for table in forecasts:
-                writer.write(table)
+        with _TablesFile(file, form) as tables_file:
+            for model in _counted(models.finished):
+                try:
+                    table, note = forecast_test_span(*model.open(opened_source))
+                except (ArtifactError, DataError) as error:
+                    missing[model.name] = str(error)
+                    refusals.append(error)
+                    continue
+                notes.extend([note] if note else [])
+                table.insert(0, SERIES, model.series)
+                table.insert(1, FOLD, model.fold)
+                tables_file.append(table)
                 num_rows += len(table)
         if not num_rows:
-            raise forecasts.refusals[0]
+            raise refusals[0]
 
     write_with(file, write)
-    missing = {**models.missing, **forecasts.missing}
-    return Exported(num_rows, missing, forecasts.notes)
+    return Exported(num_rows, missing, notes)
 
 
-class _ForecastTables:
-    """The forecasts of models, a table each; models that cannot be used are left out and noted."""
+class _TablesFile:
+    """A file of `parquet` or `csv` for tables of the same columns, which is complete when the block ends."""
 
-    def __init__(self, models: "ModelList", open_source: OpenSource) -> None:
-        self._models = models
-        self._open_source = open_source
-        self.missing: dict[str, str] = {}  # by name: why a model was left out
-        self.notes: list[str] = []  # which windows of others were left out
-        self.refusals: list[ArtifactError | DataError] = []
-
-    def __iter__(self) -> Iterator[pd.DataFrame]:
-        for model in _counted(self._models.finished):
-            try:
-                forecaster, candles = model.open(self._open_source)
-                table, note = forecast_test_span(forecaster, candles)
-            except (ArtifactError, DataError) as error:
-                self.missing[model.name] = str(error)
-                self.refusals.append(error)
-                continue
-            if note:
-                self.notes.append(note)
-            table.insert(0, SERIES, model.series)
-            table.insert(1, FOLD, model.fold)
-            yield table
-
-
-class _CsvWriter:
-    """Writes tables of the same columns into one CSV file."""
-
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, form: str) -> None:
         self._file = file
-        self._has_header = False
+        self._form = form
+        self._parquet: Any = None  # the writer, from the first table on
+        self._has_header = False  # of CSV
 
-    def write(self, table: pd.DataFrame) -> None:
-        """Append a table."""
-        with self._file.open("a", encoding="utf-8", newline="") as stream:
-            stream.write(frame_csv(table, has_header=not self._has_header))
-        self._has_header = self._has_header or len(table) > 0
-
-
-class _ParquetWriter:
-    """Writes tables of the same columns into one Parquet file, which is complete when the block ends."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self._writer: Any = None
-
-    def __enter__(self) -> "_ParquetWriter":
+    def __enter__(self) -> "_TablesFile":
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._writer is not None:
-            self._writer.close()
+        if self._parquet is not None:
+            self._parquet.close()
 
-    def write(self, table: pd.DataFrame) -> None:
+    def append(self, table: pd.DataFrame) -> None:
         """Append a table."""
+        if self._form == "csv":
+            with self._file.open("a", encoding="utf-8", newline="") as stream:
+                stream.write(frame_csv(table, has_header=not self._has_header))
+            self._has_header = self._has_header or len(table) > 0
+            return
         content = pa.Table.from_pandas(table, preserve_index=False)
         content = content.replace_schema_metadata({**content.schema.metadata, FORECASTS_KEY: "1"})
-        if self._writer is None:
-            self._writer = parquet.ParquetWriter(self._file, content.schema)
-        self._writer.write_table(content)
+        if self._parquet is None:
+            self._parquet = parquet.ParquetWriter(self._file, content.schema)
+        self._parquet.write_table(content)
 
 
 def opened_models(
@@ -227,13 +217,13 @@ def list_models(place: Path, names: Sequence[str] = ()) -> ModelList:
     """
     finished: list[ListedModel] = []
     missing: dict[tuple[int, str], str] = {}
-    for fold in _listed_folds(place):
-        models = _open_fold(fold)
+    for number, folder, planned in folds_of(place):
+        models = _open_fold(folder, planned)
         series = models.series if models else ()
         if models:
-            finished += [ListedModel(fold.number, models, name) for name in series]
-        for name, reason in _unfinished(fold, series).items():
-            missing[fold.number, name] = reason
+            finished += [ListedModel(number, models, name) for name in series]
+        for name, reason in _unfinished(folder, planned, series).items():
+            missing[number, name] = reason
     all_names = {model.series for model in finished} | {name for _, name in missing}
     unknown = set(names) - all_names
     wanted = [model for model in finished if not names or model.series in names]
@@ -252,39 +242,36 @@ def list_models(place: Path, names: Sequence[str] = ()) -> ModelList:
     return ModelList(wanted, reasons)
 
 
-@dataclass(frozen=True)
-class _ListedFold:
-    """A folder of models: a fold of a back-test, or any other place."""
+def folds_of(place: Path) -> Iterator[tuple[int, Path, Sequence[str]]]:
+    """Yield the folders of models of a place: the folds of a back-test, or itself.
 
-    number: int  # from 1; 0 for a place that is no fold
-    folder: Path
-    planned: Sequence[str]  # series that the back-test planned for it
-
-
-def _listed_folds(place: Path) -> list[_ListedFold]:
+    Each comes with its number, from 1, and the series that the back-test planned for it; with 0 and none
+    where it is no fold.
+    """
     if not (place / PLAN_FILE).exists():
-        return [_ListedFold(0, place, ())]
-    folds = read_plan(place).folds
-    return [_ListedFold(fold.number, place / fold.folder, tuple(fold.newest_s)) for fold in folds]
+        yield 0, place, ()
+        return
+    for fold in read_plan(place).folds:
+        yield fold.number, place / fold.folder, tuple(fold.newest_s)
 
 
-def _open_fold(fold: _ListedFold) -> "ModelPlace | None":
+def _open_fold(folder: Path, planned: Sequence[str]) -> "ModelPlace | None":
     """Open the models of a folder; None where a fold has none, which any other place must have."""
-    from v8.publish.hub.opening import open_place  # noqa: PLC0415 - it reads the Hub's address
+    from v8.publish.hub.places import open_place  # noqa: PLC0415 - it reads the Hub's address
 
     try:
-        return open_place(fold.folder)
+        return open_place(folder)
     except ArtifactError:
-        if fold.planned:
+        if planned:
             return None
         raise
 
 
-def _unfinished(fold: _ListedFold, finished: Sequence[str]) -> dict[str, str]:
+def _unfinished(folder: Path, planned: Sequence[str], finished: Sequence[str]) -> dict[str, str]:
     """Return why series of a run, those of its record and those that a back-test planned, have no model."""
-    states = read_run(fold.folder).series if (fold.folder / RUN_FILE).exists() else {}
+    states = read_run(folder).series if (folder / RUN_FILE).exists() else {}
     reasons: dict[str, str] = {}
-    for name in dict.fromkeys([*fold.planned, *states]):
+    for name in dict.fromkeys([*planned, *states]):
         if name in finished:
             continue
         state = states.get(name)
@@ -352,3 +339,129 @@ def forecast_test_span(forecaster: Forecaster, candles: Candles) -> tuple[pd.Dat
                 frame[f"{name}{ending}"] = column.ravel()
     note = usable.sentence(table) if len(usable.left_out) else ""
     return frame.reset_index(), note
+
+
+COPIED: Final = (MODEL_FILE, HISTORY_FILE, README_FILE, METADATA_FILE)
+"""Files of a model that are copied with it; the history and the README may be missing."""
+
+
+@dataclass(frozen=True)
+class OnnxExport:
+    """What was written."""
+
+    steps: Mapping[str, float]  # steps of float32 from the Keras file at most, by series and fold
+    missing: Mapping[str, str] = field(default_factory=dict)  # why others have no file, by series and fold
+
+
+def write_onnx_models(
+    place: Path, *, open_source: OpenSource, names: Sequence[str] = (), out: Path | None = None
+) -> OnnxExport:
+    """Write the ONNX files of the models of a place.
+
+    A model that cannot be converted, or whose candles are not available, is left out and named in the result.
+
+    Args:
+        place: A folder of a run, of a back-test, or of models that were pulled.
+        open_source: Opens the source of candles that a model names.
+        names: Series that are meant; all of the place when there are none.
+        out: Folder that copies of the models are written into; None writes the files beside the models.
+
+    Raises:
+        ProfileError: If models of a repository would be changed, or other files than copies of these models.
+        ArtifactError: If the place has no finished model, another process writes the run, or no file could
+            be written.
+        DataError: If no file could be written.
+    """
+    from v8.publish.hub.places import MANIFEST_FILE  # noqa: PLC0415 - it reads the Hub's address
+
+    if out is None and (place / MANIFEST_FILE).exists():
+        rule = "a repository lists the digest of every file, so its models are copied"
+        fix = "Name a new folder for the copies with param:out"
+        raise ProfileError(where=str(place), rule=rule, got="no param:out", fix=fix)
+    models = list_models(place, names)
+    if out is not None:
+        for model in models.finished:
+            _require_new_or_own(model.place.locate(model.series)[0], out / model.name)
+    sources = cache(open_source)
+    steps: dict[str, float] = {}
+    missing = dict(models.missing)
+    refusals: list[V8Error] = []
+    with ExitStack() as locks:
+        if out is None and (place / RUN_FILE).exists():
+            locks.enter_context(FolderLock(place))
+        for model in with_progress(models.finished, "Writing ONNX files"):
+            try:
+                steps[model.name] = _write(model, sources, out)
+            except (ArtifactError, DataError) as error:
+                missing[model.name] = str(error)
+                refusals.append(error)
+    if not steps:
+        raise refusals[0]
+    return OnnxExport(steps, missing)
+
+
+def _write(model: ListedModel, open_source: OpenSource, out: Path | None) -> float:
+    """Write the file of a model, and return by how many steps it differs from the Keras file at most."""
+    from v8.forecaster.onnx_file import converted_onnx  # noqa: PLC0415 - tables do without onnxruntime
+
+    forecaster, candles = model.open(open_source)
+    profile = forecaster.about.trained_profile
+    table = compute_table(candles, table_columns(profile))
+    rows = split_rows(len(table), profile, location=str(forecaster.series))["test"]
+    anchors = window_anchors(table.segment, rows, profile.lookback_bars, profile.horizon_bars)
+    folder, _ = model.place.locate(model.series)
+    span = Span(table, profile, anchors)
+    series = str(forecaster.series)
+    target = folder if out is None else out / model.name
+    content, steps = converted_onnx(forecaster.model.keras_model(), target / ONNX_FILE, series, span)
+    if out is not None:
+        _copy(folder, target)
+    write_bytes(target / ONNX_FILE, content)
+    store_onnx(target)
+    return steps
+
+
+def _copy(folder: Path, copy: Path) -> None:
+    """Copy the files of a model into a folder of its own, metadata last."""
+    for name in COPIED:
+        if (folder / name).exists():
+            write_bytes(copy / name, (folder / name).read_bytes())
+
+
+def _require_new_or_own(folder: Path, copy: Path) -> None:
+    """Refuse a folder for the copy of a model, unless it is new, empty, or an earlier copy of that model.
+
+    Raises:
+        ProfileError: If it holds anything else, such as another run's model, files of the user, or links.
+    """
+    fault = _fault_of_copy(folder, copy)
+    if fault is not None:
+        rule = "each model is copied into a new folder, or over an earlier copy of the same model"
+        fix = "Choose another param:out, or move that folder away"
+        raise ProfileError(where="param:out", rule=rule, got=f"{fault} at {copy}", fix=fix)
+
+
+def _fault_of_copy(folder: Path, copy: Path) -> str | None:
+    """Describe what is in a folder that is no earlier copy of a model; None if there is nothing."""
+    if not (copy.is_symlink() or copy.exists()):
+        return None
+    if copy.is_symlink() or not copy.is_dir():
+        return "a link or a file"
+    for entry in copy.iterdir():
+        if entry.name not in (*COPIED, ONNX_FILE) or entry.is_symlink() or not entry.is_file():
+            return f"{shown(entry.name, 40)}, which is of no copy,"
+    for name in COPIED:
+        source, copied = folder / name, copy / name
+        if name != METADATA_FILE and copied.exists() and not _is_equal(source, copied):
+            return f"another {name}"
+    is_of_other = (copy / METADATA_FILE).exists() and _content_of(copy) != _content_of(folder)
+    return f"another {METADATA_FILE}" if is_of_other else None
+
+
+def _content_of(folder: Path) -> Mapping[str, Any]:
+    """Return the metadata of a model without its ONNX file."""
+    return {key: value for key, value in read_metadata(folder).content.items() if key != "onnx_sha256"}
+
+
+def _is_equal(source: Path, copied: Path) -> bool:
+    return source.exists() and digest_file(source) == digest_file(copied)

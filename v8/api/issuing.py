@@ -29,7 +29,7 @@ from v8.forecaster.shared_models import ONNX
 from v8.model.evaluation.price_range import PriceRange, RangeCoverage, range_json
 from v8.profile.columns import CLOSE, HIGH, LOW, OHLC
 from v8.profile.tasks import TASKS
-from v8.publish.hub.opening import ModelPlace
+from v8.publish.hub.places import ModelPlace
 
 MOVES: Final = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1)
 """Distances from the close, as shares of it, of the prices whose touch probabilities are reported."""

@@ -1,41 +1,48 @@
-"""The API of runs: train in a process of its own, read its tables, open its forecasters.
-
-Frames are stored as Parquet under `V8_HOME` in a folder named by their content, so that the same call
-continues an interrupted run.
-"""
+"""The API of runs: train in a process of its own, read their tables, open their forecasters."""
 
 import html
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, TypeAlias, get_origin
+from typing import Any, Final, get_origin
 
 import pandas as pd
-import yaml
 
-from v8.api.arguments import PublicNames, argument_kind, checked_argument, in_python, unknown_argument
+from v8.api.arguments import (
+    PublicNames,
+    RawCandles,
+    argument_kind,
+    checked_argument,
+    in_python,
+    profile_file,
+    require_no_profile,
+    series_list,
+    source_of,
+    stored_tables,
+    unknown_argument,
+    with_others,
+)
+from v8.api.export import folds_of
 from v8.api.forecaster import Forecaster, publish_folder, sureness, tidy
-from v8.api.training import TrainRequest
-from v8.api.training import train as train_in_child
+from v8.api.results import TrainRequest
+from v8.api.results import train as train_in_child
 from v8.base.child import run_in_child
-from v8.base.errors import ArtifactError, ProfileError, listed, shown
+from v8.base.errors import ArtifactError, listed, shown
 from v8.base.hardware import replacement_notice
 from v8.base.process import command
 from v8.base.reading import read_plain
 from v8.base.registry import load_plugins, require_no_own_entries
-from v8.base.storage import digest_json, home, write_bytes, write_text
-from v8.data.market.checks import check_candles
-from v8.data.market.companions import Companions, UserTable
-from v8.data.market.series import Series, series_advice
-from v8.data.market.sources.source import SOURCES
+from v8.data.market.companions import Companions
+from v8.data.market.series import TIMEFRAME_S, series_advice
 from v8.forecaster.metadata import HISTORY_FILE, Metadata, not_evaluated, read_metadata
 from v8.forecaster.shared_models import SharedModels
 from v8.model.evaluation.leaderboard import HISTORY_COLUMNS, LEADERBOARD_FILE, read_history
-from v8.profile.profile import Profile, key_places, profile_names
+from v8.profile.profile import Profile, key_places
+from v8.profile.tasks import TASKS
 from v8.publish.report.outputs import REPORT_FILE
 from v8.runs.options import RunOptions
-from v8.runs.run_folder import read_run
+from v8.runs.run_folder import RUN_FILE, read_run
 from v8.runs.serving import served_folder
 
 
@@ -178,14 +185,6 @@ class Run(PublicNames, Mapping[str, TrainedSeries]):
         return f"<p>{html.escape(repr(self))}</p>{markup}"
 
 
-RawCandles: TypeAlias = str | Path | pd.DataFrame | Mapping[str, pd.DataFrame]
-
-TABLES: Final = "tables"  # folder under `V8_HOME` for tables that a call has in memory
-FRAMES: Final = (
-    "frames"  # source name under which frames are evaluated and recorded: they are files of the user
-)
-
-
 _SPELT_OUT: Final = {"profile", "series", "runs", "fresh", "evaluate"}
 """Options of a run that are arguments of `train` by themselves."""
 
@@ -258,18 +257,18 @@ def train(
     >>> run.series
     ('BTCUSDT-1h',)
     """
-    _require_no_profile(candles)
+    require_no_profile(candles)
     run_options, keys = _divided(options)
     load_plugins(run_options.get("plugin", ()))
     require_no_own_entries("v8.train")
-    names = [series] if isinstance(series, str) else list(series or ())
+    names = series_list(series)
     loaded = Profile.of(profile) if isinstance(profile, str | Path) else profile
     if keys:
         profile = loaded = loaded.but(**keys)
     companions = Companions.of(loaded, covariates)
-    candles = _with_others(candles, names, loaded, covariates or {})
+    candles = with_others(candles, names, loaded, covariates or {})
     if covariates and loaded.covariates:
-        run_options["tables"] = _stored_tables(companions.tables)
+        run_options["tables"] = stored_tables(companions.tables)
     run_options |= source_of(candles, names)
     complete_options = RunOptions(
         **run_options,
@@ -322,96 +321,77 @@ def _divided(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]
     return run_options, keys
 
 
-def _with_others(
-    candles: RawCandles, names: list[str], profile: Profile, covariates: Mapping[str, Any]
-) -> RawCandles:
-    """Add frames of other symbols to those of the series, and add the trained series to `names`.
+@in_python
+def leaderboard(runs: str | Path | Sequence[str | Path]) -> pd.DataFrame:
+    """Return the errors of every finished series of runs and back-tests in one frame, the lowest first.
+
+    Args:
+        runs: Folders of runs or of back-tests, or one of them.
+
+    Returns:
+        A row for each folder, fold, series and task, ordered by task, timeframe and relative MAE:
+
+        * `run`: the folder as it was named, text; `profile`: its name, text.
+        * `fold`: of a back-test, from 1; 0 for a run, int64.
+        * `series`, `timeframe`, `task`: text.
+        * `relative_mae`: mean absolute error divided by the naive forecast's, unitless; below 1 is better.
+        * `p_value`: of the difference from naive, corrected for the series of that run, 0 to 1.
+        * `best_baseline`: the run's best baseline of the task and timeframe, text.
+        * `relative_mae_to_best`, `p_value_to_best`: the same, compared with it.
+        * `verdict`: its comparison with that baseline in words.
+
+        A number is NaN where it does not exist. Test spans of runs differ unless their candles are the same:
+        `newest_candle` (datetime64 in UTC) shows the last one that a run knew.
 
     Raises:
-        ProfileError: If the candles are no frames, or of several timeframes.
+        ArtifactError: If a folder is neither, is damaged, or was not evaluated.
+
+    >>> import v8
+    >>> v8.leaderboard(["runs/tiny"])[["series", "task", "best_baseline"]].shape
+    (3, 3)
     """
-    files = {covariate.file for covariate in profile.covariates}
-    others = {symbol: frame for symbol, frame in covariates.items() if symbol not in files}
-    if not others:
-        return candles
-    frames = _frames(candles, names) if not isinstance(candles, str | Path) else {}
-    timeframes = {Series.parse(name).timeframe for name in frames}
-    if len(timeframes) != 1:
-        rule = "holds candles of other symbols only together with frames of candles of one timeframe"
-        got = f"{listed(list(others))} together with {'several' if frames else repr(str(candles))}"
-        fix = "Leave them out where the source has them, or put them among the frames and name yours: series="
-        raise ProfileError(where="covariates=", rule=rule, got=got, fix=fix)
-    (timeframe,) = timeframes
-    return dict(frames) | {f"{symbol}-{timeframe}": frame for symbol, frame in others.items()}
+    folders = [runs] if isinstance(runs, str | Path) else list(runs)
+    rows: list[dict[str, Any]] = []
+    for folder in folders:
+        for fold, run, _ in folds_of(Path(folder)):
+            if fold and not (run / RUN_FILE).exists():
+                continue
+            record = read_run(run)
+            for name in record.done:
+                metadata = read_metadata(served_folder(run, name), series=name)
+                rows += _rows({"run": str(folder), "profile": record.profile_name, "fold": fold}, metadata)
+    if not rows:
+        rule = "needs one run with a finished series at least"
+        got = listed([str(folder) for folder in folders]) or "no folder"
+        raise ArtifactError(where="runs=", rule=rule, got=got, fix="Train it first")
+    numbers = ("relative_mae", "p_value", "relative_mae_to_best", "p_value_to_best")
+    table = pd.DataFrame(rows).astype(dict.fromkeys(numbers, float))
+    order = {task: position for position, task in enumerate(TASKS)}
+    keys = pd.DataFrame(
+        {
+            "task": table["task"].map(order),
+            "bar_s": table["timeframe"].map(TIMEFRAME_S),
+            "relative_mae": table["relative_mae"],
+        }
+    )
+    positions = keys.sort_values(["task", "bar_s", "relative_mae"], kind="stable").index
+    return table.loc[positions].reset_index(drop=True)
 
 
-def source_of(candles: RawCandles, names: list[str]) -> dict[str, Any]:
-    """Return the candle source of a call as options of a run; frames are stored first."""
-    _require_no_profile(candles)
-    if isinstance(candles, str) and candles in SOURCES:
-        return {"source": candles}
-    if isinstance(candles, str | Path):
-        if not Path(candles).is_dir():
-            SOURCES.find(str(candles), where="candles=")  # suggests the nearest
-        return {"source": "files", "data_dir": candles}
-    return {"source": "files", "data_dir": _stored(_frames(candles, names))}
-
-
-def _require_no_profile(candles: RawCandles) -> None:
-    """Refuse the name of a profile where candles belong: the order of two arguments is easily confused."""
-    if isinstance(candles, str) and candles in profile_names():
-        rule = "comes first and says where candles come from; the profile comes second"
-        fix = f'Write ("vision", "{candles}")'
-        raise ProfileError(where="candles=", rule=rule, got=f"the profile {candles}", fix=fix)
-
-
-def _frames(
-    candles: pd.DataFrame | Mapping[str, pd.DataFrame], names: list[str]
-) -> Mapping[str, pd.DataFrame]:
-    """Return frames by series, and add all of these to `names` if it is empty.
-
-    Raises:
-        ProfileError: If it is not known which series a frame holds.
-    """
-    frames = candles if isinstance(candles, Mapping) else dict.fromkeys(names[:1], candles)
-    if not frames or (len(names) != 1 and not isinstance(candles, Mapping)):
-        rule = "names the one series that a frame holds"
-        fix = 'Write for example series="BTCUSDT-15m", or give a mapping of frames by series'
-        raise ProfileError(where="series=", rule=rule, got=repr(names), fix=fix)
-    names[:] = names or list(frames)
-    return frames
-
-
-def _stored(frames: Mapping[str, pd.DataFrame]) -> Path:
-    """Write checked frames as Parquet under `V8_HOME`, in a folder named by their content.
-
-    A file that was cut or holds something else since is written again.
-    """
-    checked = {
-        name: check_candles(frame, Series.parse(name), source=FRAMES) for name, frame in frames.items()
-    }
-    digests = {name: candles.digest for name, candles in checked.items()}
-    folder = home() / FRAMES / digest_json(digests)[:16]
-    for name, candles in checked.items():
-        buffer = io.BytesIO()
-        candles.to_frame().to_parquet(buffer)
-        write_bytes(folder / f"{name}.parquet", buffer.getvalue())
-    return folder
-
-
-def _stored_tables(tables: Sequence[UserTable]) -> Path:
-    """Write checked tables as CSV under `V8_HOME`, in a folder named by their content; see `_stored`."""
-    texts = {table.settings.file: table.to_csv() for table in tables}
-    folder = home() / TABLES / digest_json(texts)[:16]
-    for file, text in texts.items():
-        write_text(folder / file, text)
-    return folder
-
-
-def profile_file(profile: str | Path | Profile) -> str | Path:
-    """Return the name or file of a profile; a `Profile` is written to a file under `V8_HOME`."""
-    if not isinstance(profile, Profile):
-        return profile
-    file = home() / "profiles" / f"{profile.digest[:16]}.yaml"
-    write_text(file, yaml.safe_dump(profile.model_dump(mode="json"), sort_keys=False))
-    return file
+def _rows(keys: dict[str, Any], metadata: Metadata) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a series, one a task."""
+    series = metadata.series
+    for task, verdict in metadata.verdicts.items():
+        yield {
+            **keys,
+            "series": series,
+            "timeframe": series.rpartition("-")[2],
+            "task": task,
+            "relative_mae": verdict.naive.relative_mae,
+            "p_value": verdict.naive.corrected_p_value,
+            "best_baseline": verdict.best.name,
+            "relative_mae_to_best": verdict.best.relative_mae,
+            "p_value_to_best": verdict.best.corrected_p_value,
+            "verdict": verdict.best.verdict,
+            "newest_candle": pd.Timestamp(metadata.candles.last_open),
+        }

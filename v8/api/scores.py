@@ -6,21 +6,21 @@ arrays of shape (N, H) by column in the unit of the column; NaN where it forecas
 """
 
 import re
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from v8.api.arguments import checked_argument, in_python, series_list
+from v8.api.arguments import checked_argument, in_python, series_list, source_of
 from v8.api.board import Board, BoardOrigin, Method
-from v8.api.forecaster import UNNAMED, joined_candles
-from v8.api.runs import Run, source_of, train
-from v8.api.windows import span_dataset
+from v8.api.forecaster import UNNAMED, joined_candles, span_dataset
+from v8.api.runs import Run, train
 from v8.base.arrays import FloatArray
 from v8.base.errors import ArgumentError, listed
 from v8.base.process import quiet_start
@@ -37,7 +37,7 @@ from v8.model.evaluation.board import KEYS, SeriesForecasts, in_windows
 from v8.profile.columns import CLOSE
 from v8.profile.profile import Profile, load_profile, profile_names
 from v8.profile.tasks import TASKS
-from v8.publish.hub.opening import ModelPlace, is_repository, open_place
+from v8.publish.hub.places import ModelPlace, is_repository, open_place
 from v8.runs.options import chosen_series, served_series
 
 _WHERE: Final = "v8.evaluate, forecasts="
@@ -216,16 +216,22 @@ class _Windows:
         return by_column
 
 
-class _Entrant(Protocol):
+@dataclass
+class _Entrant(ABC):
     """Something that forecasts windows: one method, or several."""
+
+    name: str
 
     @property
     def names(self) -> Sequence[str]:
         """Names of its methods."""
+        return [self.name]
 
+    @abstractmethod
     def forecast(self, windows: _Windows) -> Mapping[str, ByColumn]:
         """Return its forecasts by method; without those of a series that it does not know."""
 
+    @abstractmethod
     def note(self, data: SeriesData) -> Method:
         """Say what is known of the method that forecast this series."""
 
@@ -327,16 +333,11 @@ def _series_forecasts(windows: _Windows, methods: Mapping[str, ByColumn]) -> Ser
     return SeriesForecasts(windows.data.series, windows.cutoff_s, scale, actual, methods)
 
 
-@dataclass(frozen=True)
-class _OfModel:
+@dataclass
+class _OfModel(_Entrant):
     """Keras models of the user, whose scaled outputs become prices."""
 
-    name: str
     models: Mapping[str, Any]  # by series
-
-    @property
-    def names(self) -> Sequence[str]:
-        return [self.name]
 
     def forecast(self, windows: _Windows) -> Mapping[str, ByColumn]:
         model = self.models.get(windows.series)
@@ -365,17 +366,12 @@ class _OfModel:
         return Method("Keras model")
 
 
-@dataclass(frozen=True)
-class _OfBaseline:
+@dataclass
+class _OfBaseline(_Entrant):
     """A baseline, fitted to the train span."""
 
-    name: str
     baseline: str  # a key of `BASELINES`
     tasks: Sequence[str]  # of which it is on the board
-
-    @property
-    def names(self) -> Sequence[str]:
-        return [self.name]
 
     def forecast(self, windows: _Windows) -> Mapping[str, ByColumn]:
         by_task = windows.baseline(self.baseline)
@@ -390,16 +386,11 @@ class _OfBaseline:
 
 
 @dataclass
-class _OfPlace:
+class _OfPlace(_Entrant):
     """The models of a run or of a repository; each forecasts the windows that are newer than its training."""
 
-    name: str
     place: ModelPlace
     newest: Method | None = None  # what is known of the model that forecast last
-
-    @property
-    def names(self) -> Sequence[str]:
-        return [self.name]
 
     def forecast(self, windows: _Windows) -> Mapping[str, ByColumn]:
         if windows.series not in self.place.series:
@@ -427,8 +418,8 @@ class _OfPlace:
         return self.newest or Method("run")
 
 
-@dataclass(frozen=True)
-class _OfFrame:
+@dataclass
+class _OfFrame(_Entrant):
     """Forecasts that another program made, in the layout of Nixtla."""
 
     rows: pd.DataFrame
@@ -476,7 +467,7 @@ def _frame_entrant(name: str, frame: pd.DataFrame, market: _Market) -> _OfFrame:
         rule = "names the series of each row in unique_id, where candles are of several"
         raise _refused(rule, f"the columns {listed(columns)}")
     own_names = {method: name if name and len(methods) == 1 else method for method in methods}
-    return _OfFrame(frame, own_names, series)
+    return _OfFrame(name, frame, own_names, series)
 
 
 def _with_facts(methods: Mapping[str, Method], facts_by_method: Mapping[str, Any]) -> dict[str, Method]:

@@ -345,7 +345,7 @@ def predict(
     from v8.api.issuing import issue_forecasts
     from v8.cli.forecasts import draw_forecasts, print_forecasts
     from v8.forecaster.shared_models import SharedModels
-    from v8.publish.hub.opening import open_place
+    from v8.publish.hub.places import open_place
 
     models = open_place(place, revision=revision, is_offline=offline, models=SharedModels(runtime))
     names = named_series or models.series

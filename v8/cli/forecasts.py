@@ -11,8 +11,7 @@ from typing import Any, Final
 
 import pandas as pd
 
-from v8.api.backtests import export
-from v8.api.export import OpenSource
+from v8.api.export import OpenSource, write_forecasts
 from v8.api.issuing import IssuedForecast, IssueResults, coverage_sentence, format_age, periods_ahead
 from v8.base.errors import SeriesError, V8Error, listed
 from v8.base.process import quiet_start
@@ -35,7 +34,7 @@ from v8.profile.columns import (
     quantile_column,
 )
 from v8.profile.tasks import is_share
-from v8.publish.hub.opening import is_repository
+from v8.publish.hub.places import is_repository
 
 MAX_DETAILED: Final = 4
 """Up to so many series are printed bar by bar, too; of more there is one row each."""
@@ -292,7 +291,7 @@ def export_onnx(
         sources_of: Returns, for a folder of models, what opens the candles of its models.
     """
     require_onnx_packages("param:models onnx")
-    from v8.api.onnx_export import write_onnx_models
+    from v8.api.export import write_onnx_models
 
     folder = place
     if not place.is_dir() and is_repository(str(place)):
@@ -324,11 +323,12 @@ def export_forecasts(
         place: Folder of the models.
         file: The file to write.
         is_overwriting: Whether a file of others may be replaced.
-        export_options: Further arguments of `v8.api.backtests.export`.
+        export_options: Further arguments of `v8.api.export.write_forecasts`.
     """
     settle_process()
     require_own(flag, file, is_overwriting=is_overwriting)  # it was checked before a back-test of hours, too
-    exported = export(place, file, **export_options)
+    with quiet_start():
+        exported = write_forecasts(place, file, **export_options)
     print_lines(*exported.notes, f"Written: {file}, {exported.num_rows:,} rows.")
     if not exported.missing:
         return 0

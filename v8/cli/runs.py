@@ -12,9 +12,17 @@ from typing import Final
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from v8.api.backtests import evaluate_folds, fold_observer
-from v8.api.progress import ProgressLines, counts, ending, losses, still_to_come
-from v8.api.training import FinishedRun, carry_out
+from v8.api.results import (
+    FinishedRun,
+    ProgressLines,
+    carry_out,
+    counts,
+    ending,
+    evaluate_folds,
+    fold_observer,
+    losses,
+    still_to_come,
+)
 from v8.base import annexes
 from v8.base.errors import DataError, SeriesError, StorageError, V8Error, listed
 from v8.base.process import command

@@ -268,7 +268,7 @@ class PreparedRun:
 
         `command` is the command line that continues, for the run's record and for messages.
 
-        Trackers and the repository of the Hub are checked later, by `carry_out` of `v8.api.training` and its
+        Trackers and the repository of the Hub are checked later, by `carry_out` of `v8.api.results` and its
         callers. A series that the source lacks fails when its candles are read; before that only
         `missing_series` finds it.
 

@@ -45,7 +45,7 @@ from v8.data.market.sources.source import CandleSource, open_source
 from v8.forecaster.metadata import Metadata, read_metadata
 from v8.forecaster.shared_models import AUTO, RUNTIMES, SharedModels
 from v8.profile.columns import is_symbol
-from v8.publish.hub.opening import ModelPlace, open_place
+from v8.publish.hub.places import ModelPlace, open_place
 
 if TYPE_CHECKING:  # it imports what trains, which a server of model.onnx does not have
     from v8_work import Background

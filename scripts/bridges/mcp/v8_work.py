@@ -15,10 +15,9 @@ from typing import Any, Final
 
 from v8.annexes.live.app.answers import RequestError, public_error_json, without_paths
 from v8.api.arguments import checked_argument
-from v8.api.backtests import BacktestRequest, backtest_for_python
-from v8.api.evaluations import leaderboard
-from v8.api.training import TrainRequest
-from v8.api.training import train as train_in_child
+from v8.api.results import BacktestRequest, TrainRequest, backtest_for_python
+from v8.api.results import train as train_in_child
+from v8.api.runs import leaderboard
 from v8.base.child import run_in_child
 from v8.base.errors import PARTS, V8Error
 from v8.base.hardware import process_variables

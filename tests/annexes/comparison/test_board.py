@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from v8.annexes.comparison.comparing import ComparisonOptions, is_board, make_board
+from v8.api.board import board_sentences, board_tables
 from v8.base.errors import ArgumentError, ProfileError
-from v8.publish.report.board import board_sentences, board_tables
 
 
 def test_profiles_alone_and_runs_alone_make_no_board(tmp_path: Path) -> None:

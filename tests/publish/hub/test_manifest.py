@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from v8.base.errors import ArtifactError
-from v8.publish.hub.layout import DataSpan, ListedFile, Manifest, is_published_path, read_manifest
+from v8.publish.hub.places import DataSpan, ListedFile, Manifest, is_published_path, read_manifest
 
 SERIES = "BTCUSDT-15m"
 PATHS = (

@@ -36,8 +36,8 @@ from v8.publish.hub.staging import stage_run
 from v8.publish.report.card import model_card
 from v8.publish.report.charts import plotly
 from v8.publish.report.figures import change_pct, verdict_figures
-from v8.publish.report.first_screen import change
 from v8.publish.report.outputs import REPORT_FILE, RunOutputs
+from v8.publish.report.page import change
 from v8.runs.run_folder import read_run
 
 pytestmark = pytest.mark.tf  # the run has a real Keras file

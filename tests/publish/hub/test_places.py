@@ -17,7 +17,7 @@ from v8.annexes.live.promotion import Contender, Decision, read_promotions
 from v8.base.errors import ArtifactError, PullError
 from v8.forecaster.forecaster import Forecaster
 from v8.forecaster.metadata import read_metadata
-from v8.publish.hub.opening import open_place
+from v8.publish.hub.places import open_place
 from v8.publish.hub.staging import stage_run
 
 pytestmark = pytest.mark.tf

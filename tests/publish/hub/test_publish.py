@@ -16,7 +16,7 @@ from PIL import Image
 
 from v8.base.errors import ArtifactError, PublishError
 from v8.publish.hub.client import HubRetryPolicy
-from v8.publish.hub.layout import Manifest
+from v8.publish.hub.places import Manifest
 from v8.publish.hub.publish import Difference, Published, preview, publish
 from v8.publish.hub.pull import pull
 from v8.publish.hub.staging import Staged, stage_run

@@ -17,7 +17,7 @@ import pytest
 
 from v8.base.errors import ArtifactError, PullError, V8Error
 from v8.publish.hub.client import HubRetryPolicy
-from v8.publish.hub.layout import Manifest
+from v8.publish.hub.places import Manifest
 from v8.publish.hub.pull import Pulled, pull
 
 pytestmark = pytest.mark.tf

@@ -1,41 +1,39 @@
-"""Figures: valid by Plotly's own schema, through the points that the numbers give; pictures of them."""
+"""Figures: valid by Plotly's own schema, through the points that the numbers give."""
 
 from __future__ import annotations
 
 import json
 import re
-import sys
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
-import matplotlib.image
+import pandas as pd
 import pytest
-from matplotlib.figure import Figure as Sheet
 
 from v8.base.wording import language
+from v8.data.market.checks import check_candles
+from v8.data.market.series import Series
 from v8.forecaster.series_artifact import ForecastSample, SampledForecast
+from v8.model.baselines.baselines import BASELINES
 from v8.model.evaluation.evaluation import (
     MODEL,
     EvaluatedQuantiles,
     Evaluation,
     QuantileEvaluation,
 )
-from v8.model.evaluation.leaderboard import LeaderboardRow, rank_results, read_result
 from v8.model.evaluation.metrics import QuantileErrors
-from v8.publish.report.charts import NAMED, Chart, axis, notebook_figure, plotly
+from v8.publish.report.charts import Chart, line_style, notebook_figure, plotly
 from v8.publish.report.figures import (
     Dot,
-    DrawnForecasts,
     coverage_figure,
     error_figure,
-    forecast_figure,
+    issued_figure,
     issued_on_the_way,
     learning_figure,
     pit_figure,
     spread_figure,
 )
-from v8.publish.report.markup import STYLE
-from v8.publish.report.pictures import _draw, _drawn, write_pictures
+from v8.publish.report.markup import NAMED, STYLE
 
 HISTORY = [{"epoch": 1.0, "train_loss": 0.5, "validation_loss": 0.6}]
 
@@ -67,10 +65,6 @@ SAMPLE = ForecastSample(
 )
 
 
-def sample_figure(sample: ForecastSample) -> Chart:
-    return forecast_figure(DrawnForecasts.of(sample), axis())
-
-
 def plain(figure: Chart) -> dict[str, Any]:
     """Return what a page holds of a valid figure, whose every colour is one of the page's own."""
     assert len(notebook_figure(figure).data) == len(figure.traces)  # Plotly refuses what it does not know
@@ -86,45 +80,50 @@ def trace(figure: Chart, name: str, at: int = 0) -> dict[str, Any]:
     return [one for one in plain(figure)["data"] if one["name"] == name][at]
 
 
-@pytest.mark.parametrize("tasks", [("ohlc",), ("ohlc", "bands"), ("ohlc", "bands", "volatility")])
-def test_forecasts_of_any_tasks_are_a_valid_figure(tasks: tuple[str, ...]) -> None:
-    issued = tuple(
-        SampledForecast(one.last_known, {task: one.values[task] for task in tasks}) for one in SAMPLE.issued
-    )
-    actual = {task: SAMPLE.actual[task] for task in tasks}
-    figure = sample_figure(ForecastSample("X-1h", 3_600, SAMPLE.open_time_s, actual, issued))
-    assert ("yaxis2" in plain(figure)["layout"]) == ("volatility" in tasks)
-    assert any(one["name"] == "Bollinger bands" for one in plain(figure)["data"]) == ("bands" in tasks)
-
-
 def test_a_fan_opens_at_the_last_known_close_and_spans_low_to_high() -> None:
-    fan = trace(sample_figure(SAMPLE), "forecast low to high (no interval)")
-    one = "1970-01-01 01:00"
-    two = "1970-01-01 02:00"
-    three = "1970-01-01 03:00"
+    fan = trace(issued_on_the_way(SAMPLE), "forecast low to high (no interval)")
     # From the close of the second candle along the highs, back along the lows.
-    assert fan["x"] == [one, two, three, three, two, one, None]
+    assert fan["x"] == [-2, -1, 0, 0, -1, -2, None]
     assert fan["y"] == [11.0, 16.0, 17.0, 6.0, 7.0, 11.0, None]
 
 
-def test_lines_of_a_forecast_start_at_what_was_known() -> None:
-    figure = sample_figure(SAMPLE)
-    assert trace(figure, "forecast, close")["y"] == [11.0, 11.6, 11.8, None]
-    assert trace(figure, "Bollinger bands, forecast")["y"] == [21.0, 21.5, 21.6, None]  # upper
-    assert trace(figure, "Bollinger bands, forecast", 1)["y"] == [2.0, 2.5, 2.6, None]  # lower
-    assert trace(figure, "Volatility, forecast")["y"] == [0.2, 0.25, 0.26, None]
-    assert trace(figure, "Volatility, forecast")["yaxis"] == "y2"
+def test_the_line_of_closes_starts_at_what_was_known() -> None:
+    assert trace(issued_on_the_way(SAMPLE), "forecast, close")["y"] == [11.0, 11.6, 11.8, None]
 
 
-def test_forecasts_can_be_hollow_candles_after_the_last_known_one() -> None:
-    figure = forecast_figure(DrawnForecasts.of(SAMPLE, range(-3, 1)), axis(), has_candles=True)
-    assert trace(figure, "actual")["x"] == [-3, -2, -1, 0]
-    candles = trace(figure, "forecast")
-    assert (candles["x"], candles["close"]) == ([-1, 0], [11.6, 11.8])
+def issued(*columns: str) -> Chart:
+    """Draw a forecast of two bars, with further columns of 1.5 and 1.6, after a hundred candles."""
+    times = pd.date_range("2024-01-01", periods=102, freq="h", tz="UTC", name="open_time")
+    closes = pd.Series([100.0 + place % 3 for place in range(102)], times)
+    prices = pd.DataFrame({"open": closes, "high": closes + 1, "low": closes - 1, "close": closes})
+    known = prices.head(100).assign(volume=1.0).reset_index()
+    forecast = prices.tail(2).assign(**{name: [1.5, 1.6] for name in columns})
+    return issued_figure(check_candles(known, Series("BTCUSDT", "1h"), source="files"), forecast)
+
+
+@pytest.mark.parametrize("columns", [(), ("bb_upper", "bb_lower"), ("bb_upper", "bb_lower", "volatility")])
+def test_a_forecast_of_any_tasks_is_a_valid_figure(columns: tuple[str, ...]) -> None:
+    content = plain(issued(*columns))
+    assert ("yaxis2" in content["layout"]) == ("volatility" in columns)
+    assert any(one["name"] == "Bollinger bands" for one in content["data"]) == ("bb_upper" in columns)
+
+
+def test_a_forecast_is_hollow_candles_after_the_last_known_one() -> None:
+    candles = trace(issued(), "forecast")
+    assert (candles["x"], candles["close"]) == ([1, 2], [101.0, 102.0])
     assert candles["increasing"]["fillcolor"] == "$card"
-    fan = trace(figure, "forecast band to band")
-    # From the bands of the second candle along the upper ones, back along the lower ones.
-    assert fan["y"] == [21.0, 21.5, 21.6, 2.6, 2.5, 2.0, None]
+
+
+def test_lines_and_bands_of_a_forecast_start_at_what_was_known() -> None:
+    figure = issued("bb_upper", "bb_lower", "volatility")
+    upper, lower = (trace(figure, "Bollinger bands", place)["y"][-1] for place in (0, 1))
+    assert trace(figure, "Bollinger bands, forecast")["y"] == [upper, 1.5, 1.6, None]
+    assert trace(figure, "Bollinger bands, forecast", 1)["y"] == [lower, 1.5, 1.6, None]
+    # From the newest bands along the upper ones, back along the lower ones.
+    assert trace(figure, "forecast band to band")["y"] == [upper, 1.5, 1.6, 1.6, 1.5, lower, None]
+    volatility = trace(figure, "Volatility, forecast")
+    newest = trace(figure, "Volatility, actual values")["y"][-1]
+    assert (volatility["y"], volatility["yaxis"]) == ([newest, 1.5, 1.6, None], "y2")
 
 
 def test_errors_are_multiples_of_naive_with_the_error_itself_beside_them(make_metadata) -> None:
@@ -157,6 +156,18 @@ def test_a_baseline_far_off_waits_in_the_legend(make_metadata) -> None:
     figure = error_figure(evaluation, "bands")
     assert trace(figure, "last close")["visible"] == "legendonly"
     assert trace(figure, "offset")["visible"] is True
+
+
+def test_every_baseline_has_a_line_of_its_own_however_many_there_are(make_metadata) -> None:
+    evaluation = Evaluation.from_json(make_metadata()["evaluation"])
+    evaluated = evaluation.tasks["ohlc"]
+    errors = dict.fromkeys((*BASELINES, MODEL), evaluated.errors[MODEL])
+    every = replace(evaluation, tasks={"ohlc": replace(evaluated, errors=errors)})
+    lines = plain(error_figure(every, "ohlc"))["data"]
+    assert [one["name"] for one in lines] == [*(name.replace("_", " ") for name in BASELINES), "model"]
+    assert len({json.dumps(one["line"]) for one in lines}) == len(BASELINES) + 1
+    assert len({json.dumps(line_style(place)) for place in range(200)}) == 200
+    assert all(line_style(place)["color"] != "$blue" for place in range(200))  # the model's
 
 
 def test_quantiles_are_drawn_as_excess_over_their_levels_and_as_a_histogram() -> None:
@@ -231,64 +242,3 @@ def test_names_from_files_are_no_markup_for_the_chart_library() -> None:
     hostile = '<a href="javascript:alert(1)">x</a>'
     figure = spread_figure({hostile: [Dot(hostile, 60.0), Dot(hostile, 1.0)]}, {hostile: "blue"})
     assert "<a" not in json.dumps(plain(figure))
-
-
-# Pictures for READMEs: whole PNG files of the right subjects, made without touching pyplot
-
-CANDLE = ((100.0, 102.0, 99.0, 101.0),)
-FLAT_SAMPLE = ForecastSample(
-    "AUSDT-1h",
-    3_600,
-    tuple(3_600 * row for row in range(6)),
-    {"ohlc": CANDLE * 6},
-    (SampledForecast(2, {"ohlc": CANDLE * 3}),),
-)
-
-
-@pytest.fixture(scope="module")
-def rows(make_metadata: Any) -> list[LeaderboardRow]:
-    metadata = make_metadata("AUSDT-1h"), make_metadata("BUSDT-1h", tasks=("ohlc",))
-    return rank_results(map(read_result, metadata))
-
-
-def test_a_run_has_two_pictures(rows: list[LeaderboardRow], tmp_path: Path) -> None:
-    had_pyplot = "matplotlib.pyplot" in sys.modules  # another test's library may have brought it
-    written = write_pictures(tmp_path / "report", "tiny", rows, FLAT_SAMPLE)
-    assert [path.name for path in written] == ["skill.png", "forecasts.png"]
-    assert sorted(tmp_path.glob("report/*")) == sorted(written)  # nothing is left aside
-    for path in written:
-        pixels = matplotlib.image.imread(path)
-        assert pixels.shape[1] >= 1_200  # wide enough for a README
-        assert pixels[..., :3].std() > 0.02  # not blank
-    assert had_pyplot or "matplotlib.pyplot" not in sys.modules
-
-
-def test_rows_stay_in_their_order_when_a_dot_is_far_off() -> None:
-    axes = Sheet().subplots()
-    rows = {"A": [Dot("x", 1.0)], "B": [Dot("x", 1.0), Dot("y", 80.0), Dot("z", 1.0)], "C": [Dot("x", -2.0)]}
-    _draw([axes], spread_figure(rows, dict.fromkeys(rows, "blue")))
-    assert list(axes.yaxis.units._mapping) == ["A", "B", "C"]
-    texts = ["80 % higher", "1.0 % higher", "1.0 % higher", "2.0 % lower"]
-    assert [text.get_text() for text in axes.texts] == texts
-
-
-def test_the_legend_covers_no_notes_either_and_long_ones_are_wrapped(tmp_path: Path) -> None:
-    notes = [f"What is said on line {number}, from one side to the other" for number in range(5)]
-    notes.append(", ".join(["0.998 (not significantly different from range_paths)"] * 9))
-    sheet = _drawn("title", [issued_on_the_way(FLAT_SAMPLE)], inches=(10.0, 6.4), notes=notes)
-    sheet.savefig(tmp_path / "drawn.png")
-    above, below = sheet.subfigs
-    (legend,) = above.legends
-    (text,) = below.texts
-    assert not legend.get_window_extent().overlaps(text.get_window_extent())
-    assert text.get_window_extent().y0 >= 0
-    assert text.get_window_extent().x1 <= sheet.bbox.x1
-
-
-def test_only_what_is_there_is_drawn(rows: list[LeaderboardRow], tmp_path: Path) -> None:
-    assert [path.name for path in write_pictures(tmp_path, "tiny", rows, None)] == ["skill.png"]
-
-
-def test_a_run_without_a_finished_series_has_no_picture(tmp_path: Path) -> None:
-    assert write_pictures(tmp_path / "report", "tiny", [], None) == []
-    assert not (tmp_path / "report").exists()

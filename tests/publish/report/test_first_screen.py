@@ -14,7 +14,7 @@ from v8.model.evaluation.leaderboard import rank_results, read_result
 from v8.model.evaluation.price_range import RangeCoverage
 from v8.publish.report.charts import plotly
 from v8.publish.report.figures import verdict_figures
-from v8.publish.report.first_screen import _price_range, _range_verdict, first_screen
+from v8.publish.report.page import _price_range, _range_verdict, first_screen
 
 UNKNOWN = "not tested: too few windows"
 

@@ -115,8 +115,8 @@ def _compare_back_tests(prepared: PreparedComparison, num_folds: int) -> None:
 
 def _print_board(board: "Board", folder: Path) -> None:
     """Print a table for each task and timeframe of a board."""
+    from v8.api.board import PAGE_FILE, board_sentences, board_tables
     from v8.base.terminal import print_lines, print_table
-    from v8.publish.report.board import PAGE_FILE, board_sentences, board_tables
 
     print_lines(*board_sentences(board.table))
     for table in board_tables(board.table):

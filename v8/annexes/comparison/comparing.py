@@ -295,7 +295,7 @@ def _method(name: str) -> Any:
 
     frame = pd.read_parquet(name) if name.endswith(".parquet") else pd.read_csv(name)
     if {*FORECASTS_COLUMNS} <= {*frame}:  # as the command `export` writes it
-        from v8.api.evaluations import long_forecasts  # noqa: PLC0415 - see the top
+        from v8.api.results import long_forecasts  # noqa: PLC0415 - see the top
 
         return long_forecasts(frame, None)
     return frame

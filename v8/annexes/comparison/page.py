@@ -50,10 +50,10 @@ from v8.base.wording import (
 )
 from v8.model.baselines.baselines import BASELINES
 from v8.profile.tasks import TASKS
+from v8.publish.report.charts import plot
 from v8.publish.report.figures import spread_figure
-from v8.publish.report.first_screen import change, row_of_cards
-from v8.publish.report.markup import Html, document, element, folded, plot, shown_table
-from v8.publish.report.page import provenance
+from v8.publish.report.markup import Html, document, element, folded, shown_table
+from v8.publish.report.page import change, provenance, row_of_cards
 from v8.publish.report.verdict import baseline_in_words, titled, verdict_box
 
 MOST_CARDS: Final = 4  # profiles that have a card; the chart and the tables have all

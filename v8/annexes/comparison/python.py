@@ -12,8 +12,7 @@ from v8.annexes.comparison.comparing import (
     compare_run_folders,
     is_run,
 )
-from v8.api.arguments import in_python, series_list
-from v8.api.runs import RawCandles, profile_file, source_of
+from v8.api.arguments import RawCandles, in_python, profile_file, series_list, source_of
 from v8.base.child import run_in_child, send_message
 from v8.base.hardware import process_variables
 from v8.base.process import command, watch_interrupts

@@ -83,7 +83,7 @@ def prepare_search(options: SearchOptions, continuing: str, display: "RunObserve
     series = requested or served_series(source)
 
     from v8.annexes.search.search import Search  # noqa: PLC0415 - after what is refused in a moment
-    from v8.api.backtests import fold_observer  # noqa: PLC0415
+    from v8.api.results import fold_observer  # noqa: PLC0415
     from v8.runs.backtest import Backtest  # noqa: PLC0415
     from v8.runs.engines import choose_engine  # noqa: PLC0415
 

@@ -6,9 +6,8 @@ from pathlib import Path
 import pandas as pd
 
 from v8.annexes.search.options import Hours, NumTrials, SearchOptions, prepare_search
-from v8.api.arguments import in_python, maybe_path, series_list
-from v8.api.progress import ProgressLines
-from v8.api.runs import RawCandles, profile_file, source_of
+from v8.api.arguments import RawCandles, in_python, maybe_path, profile_file, series_list, source_of
+from v8.api.results import ProgressLines
 from v8.base.child import run_in_child, send_message
 from v8.base.hardware import process_variables
 from v8.base.process import command, watch_interrupts

@@ -25,10 +25,10 @@ from v8.base.storage import write_json, write_text
 from v8.base.wording import ABSENT, Table, between, column, frame_csv, language, p_value, plural, say, term
 from v8.model.evaluation.evaluation import MODEL
 from v8.model.evaluation.significance import BEATS, LOSES, UNKNOWN, ComparisonResult, is_equal
-from v8.publish.report.charts import LINES, Chart, Json, axis, line
+from v8.publish.report.charts import LINES, Chart, Json, axis, line, plot
 from v8.publish.report.charts import rule as rule_across
-from v8.publish.report.first_screen import row_of_cards
-from v8.publish.report.markup import Html, document, element, filled, folded, plot, shown_table
+from v8.publish.report.markup import Html, document, element, filled, folded, shown_table
+from v8.publish.report.page import row_of_cards
 from v8.publish.report.verdict import baseline_in_words, in_words, verdict_box
 
 WORTH_FORMAT: Final = 4  # version of the keys of `worth.json`

@@ -21,7 +21,7 @@ from v8.base.errors import ArtifactError, PublishError, listed, shown
 from v8.forecaster.model_file import MAX_TEXT_BYTES
 from v8.publish.hub import TOKEN_PAGE
 from v8.publish.hub.client import HubRepo, HubRetryPolicy, Kind, Refusal, is_listed, strict_client
-from v8.publish.hub.layout import series_of
+from v8.publish.hub.places import series_of
 
 PUBLISH_RETRIES: Final = HubRetryPolicy()
 

@@ -1,7 +1,7 @@
 """Pulling models: resolve the revision, read its manifest, download the files that are needed, check all.
 
 1. One request resolves the revision to a commit; all later requests name that commit.
-2. `manifest.json` is not trusted: its paths cannot lead outside the folder (`v8.publish.hub.layout`).
+2. `manifest.json` is not trusted: its paths cannot lead outside the folder (`v8.publish.hub.places`).
 3. The commit's own list of files is compared with the manifest before anything large is downloaded.
 4. Files in the client's cache with the sha256 of the manifest are used. The others are downloaded and
    compared, because the client does not compare them. A file that arrives damaged is downloaded once more,
@@ -42,7 +42,7 @@ from v8.publish.hub.client import (
     is_listed,
     strict_client,
 )
-from v8.publish.hub.layout import MANIFEST_FILE, ListedFile, Manifest, read_manifest, series_folder
+from v8.publish.hub.places import MANIFEST_FILE, ListedFile, Manifest, read_manifest, series_folder
 
 PULL_RETRIES: Final = HubRetryPolicy(timeout_s=30.0, num_tries=4, first_s=1.0, most_s=60.0)
 """Shorter than for publishing: a user waits for the model, and there may be a copy of it in the cache."""

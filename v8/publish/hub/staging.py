@@ -8,7 +8,7 @@ changed.
 """
 
 import shutil
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -28,11 +28,9 @@ from v8.forecaster.metadata import (
 )
 from v8.forecaster.model_file import MAX_UNPACKED_BYTES, check_keras_file, require_made_for
 from v8.forecaster.series_artifact import (
-    FORECASTS_FILE,
     README_FILE,
     ForecastSample,
     artifact_readme,
-    read_sample,
 )
 from v8.forecaster.shared_models import require_own_onnx
 from v8.forecaster.standalone import FEATURES_FILE, features_file
@@ -43,21 +41,25 @@ from v8.model.evaluation.leaderboard import (
     write_leaderboard_csv,
 )
 from v8.model.evaluation.significance import LOSES
-from v8.publish.hub import layout
 from v8.publish.hub.client import HubRetryPolicy
-from v8.publish.hub.layout import (
+from v8.publish.hub.places import (
     CARD_FILE,
     MANIFEST_FILE,
+    PICTURE_FILE,
     DataSpan,
     ListedFile,
     Manifest,
+    is_published_path,
+    list_files,
+    read_manifest,
     series_folder,
     series_of,
 )
 from v8.publish.hub.publish import Difference, Publication, RemoteRepo, RemoteState, check_access
 from v8.publish.report.card import FORECAST_PICTURE, Replacements, distinct_versions, model_card
+from v8.publish.report.outputs import first_sample
 from v8.runs.run_folder import RunRecord, read_run
-from v8.runs.serving import FIRST, Serving, read_serving
+from v8.runs.serving import FIRST, read_serving
 
 
 @dataclass
@@ -103,7 +105,7 @@ class Staged(Publication):
             )
         self._write_descriptions()
         # Read as pulling reads it: what is sent must be accepted there.
-        self.manifest = layout.read_manifest(self.folder / MANIFEST_FILE)
+        self.manifest = read_manifest(self.folder / MANIFEST_FILE)
         self.paths = tuple(file.path for file in self.files)
         self.title = f"Publish {len(self.metadata)} models of {self.record.profile_name}"
 
@@ -121,7 +123,7 @@ class Staged(Publication):
 
     def is_removed(self, path: str) -> bool:
         """Return whether a file belongs to a model that is removed."""
-        return self.is_pruning and layout.is_published_path(path)
+        return self.is_pruning and is_published_path(path)
 
     def merged(self, remote: RemoteRepo, state: RemoteState) -> "Staged":
         """Return what the repository is to hold: the models of the run, and the staying ones.
@@ -152,7 +154,7 @@ class Staged(Publication):
     ) -> tuple[dict[str, Metadata], tuple[ListedFile, ...]]:
         """Read the staying models: metadata per series that the run does not have, and all their files."""
         manifest_file = remote.text(MANIFEST_FILE, state)
-        manifest = layout.read_manifest(manifest_file)
+        manifest = read_manifest(manifest_file)
         folder = manifest_file.parent
         staying: dict[str, Metadata] = {}
         staying_files: list[ListedFile] = []
@@ -177,7 +179,7 @@ class Staged(Publication):
             write_text(self.folder / FEATURES_FILE, code)
         if self.sample is not None:
             pictures.draw_sample(self.folder / FORECAST_PICTURE, record.profile_name, self.sample)
-        listed_files = (*layout.list_files(self.folder), *self.staying_files)
+        listed_files = (*list_files(self.folder), *self.staying_files)
         is_of_many_runs = bool(self.staying) or self.has_generations
         card = model_card(
             self.repo,
@@ -191,30 +193,24 @@ class Staged(Publication):
         write_text(self.folder / CARD_FILE, card)
         ranked = rank_results(model.result for model in models)
         write_leaderboard_csv(self.folder / LEADERBOARD_FILE, ranked)
-        pictures.draw_leaderboard(self.folder / layout.PICTURE_FILE, record.profile_name, ranked)
+        pictures.draw_leaderboard(self.folder / PICTURE_FILE, record.profile_name, ranked)
         versions: Mapping[str, str] = record.versions
         if is_of_many_runs:
             versions = distinct_versions(model.versions for model in models)
-        files = (*layout.list_files(self.folder), *self.staying_files)
+        files = (*list_files(self.folder), *self.staying_files)
+        spans = {}
+        for model in models:
+            pin = model.candles
+            spans[model.series] = DataSpan(pin.source, pin.first_open, pin.last_open, pin.num_bars)
         manifest = Manifest(
             profile_name=record.profile_name,
             profile_digest=record.profile_digest,
             created_at=max(model.created_at for model in models),
             versions=versions,
-            data={model.series: _data_span(model) for model in models},
+            data=spans,
             files=tuple(sorted(files, key=lambda file: file.path)),
         )
         write_text(self.folder / MANIFEST_FILE, manifest.to_text())
-
-
-def _data_span(model: Metadata) -> DataSpan:
-    candles = model.candles
-    return DataSpan(
-        source=candles.source,
-        first_open=candles.first_open,
-        last_open=candles.last_open,
-        num_bars=candles.num_bars,
-    )
 
 
 def _require_published(file: ListedFile, remote: RemoteRepo, state: RemoteState, folder: Path) -> None:
@@ -302,6 +298,7 @@ def stage_run(
             got=f"none: {listed(reasons)}" if reasons else "a run without series",
             fix="Train further, or publish without param:only_skilled",
         )
+    ranked = rank_results(model.result for model in metadata.values())
     described = [describe(run, metadata.keys()) for describe in annexes.hooks("replacements")]
     return Staged(
         folder=folder,
@@ -311,17 +308,9 @@ def stage_run(
         held_back=held_back,
         has_generations=any(serving.generation_of(name) != FIRST for name in metadata),
         replacements=tuple(each for each in described if each),
-        sample=_best_sample(serving, metadata.values()),
+        sample=first_sample(serving.folder(row.series) for row in ranked),
         is_pruning=is_pruning,
     )
-
-
-def _best_sample(serving: Serving, models: Iterable[Metadata]) -> ForecastSample | None:
-    for row in rank_results(model.result for model in models):
-        sample = read_sample(serving.folder(row.series) / FORECASTS_FILE)
-        if sample is not None:
-            return sample
-    return None
 
 
 def check_publishing(repo: str, source: CandleSource, retries: HubRetryPolicy) -> None:

@@ -31,10 +31,10 @@ from v8.model.evaluation.bootstrap import ErrorInterval
 from v8.model.evaluation.fold_losses import CellGroup, TaskResult
 from v8.model.evaluation.significance import ALPHA, BEATS, LOSES
 from v8.profile.tasks import TASKS
+from v8.publish.report.charts import plot
 from v8.publish.report.figures import Dot, change_pct, spread_figure
-from v8.publish.report.first_screen import row_of_cards, task_card
-from v8.publish.report.markup import Html, document, element, facts, filled, folded, join, plot, shown_table
-from v8.publish.report.page import marked
+from v8.publish.report.markup import Html, document, element, facts, filled, folded, join, shown_table
+from v8.publish.report.page import marked, row_of_cards, task_card
 from v8.publish.report.verdict import (
     TaskVerdict,
     baseline_in_words,
@@ -255,14 +255,10 @@ def _task_verdicts(pool: CellGroup) -> list[TaskVerdict]:
 def _verdict_cards(results: BacktestResults) -> Iterator[Html]:
     """Show for each timeframe what it covers, a card for each task, and the sentences folded."""
     for pool in _pools_of_all_folds(results):
-        cards = []
-        for verdict in _task_verdicts(pool):
-            best = pool.tasks[verdict.task].best
-            others = {} if verdict.best is None else {best: verdict.best}
-            cards.append(task_card(verdict.task, verdict.naive, others))
+        task_verdicts = _task_verdicts(pool)
         yield element("p", _scope_of(pool), class_="soft")
-        yield row_of_cards(cards)
-        sentences = [element("p", sentence) for sentence in best_first(_task_verdicts(pool))]
+        yield row_of_cards(map(task_card, task_verdicts))
+        sentences = [element("p", sentence) for sentence in best_first(task_verdicts)]
         yield folded(say("The same in sentences"), *sentences)
 
 

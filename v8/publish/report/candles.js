@@ -1,5 +1,5 @@
 // Charts of candles and forecasts that can be moved, zoomed and read, of the library `lightweight-charts`,
-// which the page holds. Each is drawn from the JSON beside it, see v8/publish/report/candle_chart.py.
+// which the page holds. Each is drawn from the JSON beside it, see v8/publish/report/charts.py.
 (() => {
   const { CandlestickSeries, LineSeries } = globalThis.LightweightCharts;
   const { chartOptions, colours, createChart, DrawnSeries, element, fillArea, moment, price, share } = globalThis.v8Touch;

@@ -1,29 +1,34 @@
-"""Charts as values: Plotly's JSON, which pages and notebooks draw with Plotly and pictures with Matplotlib.
+"""Charts as values, and in pages: Plotly's JSON, and candles that a reader can touch.
 
-A chart names its colours by the palette, which has one for a light and one for a dark background: `$blue` is
-`--blue` of a page's style sheet, so that it follows the reader's setting. The functions here return traces
-and axes in Plotly's terms; `v8.publish.report.pictures` reads what it needs from the same JSON. Plotly
-interprets some markup in labels, therefore names from files are escaped here.
+Pages and notebooks draw the JSON with Plotly, `v8.publish.report.pictures` with Matplotlib. A chart names its
+colours by the palette, which has one for a light and one for a dark background: `$blue` is `--blue` of a
+page's style sheet, so that it follows the reader's setting. The functions here return traces and axes in
+Plotly's terms. Plotly interprets some markup in labels, therefore names from files are escaped here.
+
+`candles.js` draws the chart of candles and forecasts, with the library `lightweight-charts`
+(`v8.base.vendor`), which a page holds once. The same forecasts are drawn for pictures by
+`v8.publish.report.figures.issued_on_the_way`.
 """
 
 import html
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from v8.base.storage import packaged_yaml
-from v8.profile.columns import CLOSE, OHLC
+import numpy as np
+
+from v8.base.wording import moment, say, term
+from v8.data.market.candles import price_decimals, simulated_price_decimals
+from v8.data.market.series import iso
+from v8.forecaster.series_artifact import ForecastSample, SampledForecast
+from v8.profile.columns import CLOSE, OHLC, TASK_OHLC, interval_names, intervals
+from v8.profile.tasks import TASKS, Task
+from v8.publish.report.markup import LIGHT, NAMED, Html, element, join
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-COLOURS: Final[dict[str, tuple[str, str]]] = packaged_yaml("v8.publish.report", "palette.yaml")
-"""By name: the colour on a light and on a dark background."""
-
-LIGHT: Final = {name: light for name, (light, _) in COLOURS.items()}
-DARK: Final = {name: dark for name, (_, dark) in COLOURS.items()}
-NAMED: Final = {name: f"${name}" for name in COLOURS}
-"""Names as a page writes them; its script replaces them by the colours of its style sheet."""
 
 LINES: Final = ("$other", "$purple", "$loss", "$gain", "$orange", "$soft", "$sand")
 """Colours of all lines but the model's, which alone is blue."""
@@ -35,6 +40,9 @@ SHARES: Final = ".2%"
 """Format of the ticks of an axis of shares."""
 
 _TRANSPARENT: Final = "rgba(0,0,0,0)"
+
+_PLACE_CLASS: Final = "touch"
+"""Class of the element in which `candles.js` draws a chart."""
 
 
 def line_style(place: int) -> dict[str, Any]:
@@ -105,6 +113,18 @@ def _painted(part: Any, colours: Mapping[str, str]) -> Any:
     if isinstance(part, list):
         return [_painted(value, colours) for value in part]
     return colours.get(part[1:], part) if isinstance(part, str) and part[:1] == "$" else part
+
+
+def plot(chart: Chart, label: str) -> Html:
+    """Return a chart with its caption, unit included; the page draws it when it becomes visible."""
+    content = json.dumps(plotly(chart, NAMED), separators=(",", ":"), allow_nan=False)
+    return element(
+        "figure",
+        element("figcaption", label),
+        # A browser unescapes nothing in a script, so the one sign that could end it is written as a code.
+        element("script", Html(content.replace("<", "\\u003c")), type="application/json"),
+        element("div", class_="plot", role="img", aria_label=label, style=f"min-height:{chart.height}px"),
+    )
 
 
 def notebook_figure(chart: Chart) -> "go.Figure":
@@ -216,3 +236,138 @@ def marks(
         "marker": marker,
     }
     return trace | options
+
+
+def candle_chart(
+    sample: ForecastSample, label: str, others: Sequence[str] = (), *, is_demo: bool = False
+) -> Html:
+    """Return the chart of a sample with its caption; the page draws it when it becomes visible.
+
+    Args:
+        sample: The candles, and the forecasts that were issued among them.
+        label: The caption.
+        others: Names of series whose charts can be chosen instead, each with a section on the same page, that
+            of the sample among them; empty without a choice.
+        is_demo: Whether the prices are simulated, which decides how many decimals they are written with.
+    """
+    content = json.dumps(chart_content(sample, is_demo=is_demo), separators=(",", ":"), allow_nan=False)
+    choice: str = ""
+    if len(others) > 1:
+        options = [
+            element("option", name, value=name, selected="" if name == sample.series else None)
+            for name in others
+        ]
+        choice = element("select", join(options), aria_label=say("Series"))
+    return element(
+        "figure",
+        choice or element("b", sample.series),
+        # A browser unescapes nothing in a script, so the one sign that could end it is written as a code.
+        element("script", Html(content.replace("<", "\\u003c")), type="application/json"),
+        element("div", class_=_PLACE_CLASS),
+        element("figcaption", label),
+        class_="candles",
+    )
+
+
+def sample_note(sample: ForecastSample) -> str:
+    """Say what the chart of a sample shows."""
+    num_steps = len(next(iter(sample.issued[0].values.values())))
+    every = say("every bar") if num_steps == 1 else say("every {num} bars", num=num_steps)
+    note = say(
+        "Newest {num} candles of the test span, {first} to {last} UTC. A forecast was issued {every}. "
+        "A flat line is an honest forecast of a close, which moves almost at random.",
+        num=len(sample.open_time_s),
+        first=moment(iso(sample.open_time_s[0])),
+        last=moment(iso(sample.open_time_s[-1])),
+        every=every,
+    )
+    names = interval_names(sample.levels)
+    if not names:
+        return note
+    intervals = say(
+        "The shaded areas are the {names} interval of the close: that share of the actual closes should lie "
+        "within it.",
+        names=say(" and ").join(names),
+    )
+    return f"{note} {intervals}"
+
+
+def has_candle_chart(markup: str) -> bool:
+    """Return whether some markup has the chart of candles."""
+    return f'class="{_PLACE_CLASS}"' in markup
+
+
+def chart_content(sample: ForecastSample, *, is_demo: bool) -> dict[str, Any]:
+    """Return a sample as the script reads it: JSON values, times in seconds since the epoch."""
+    tasks = [task for task in TASKS.values() if task.name in sample.actual and task.name != TASK_OHLC]
+    names = interval_names(sample.levels)
+    candles = np.asarray(sample.actual[TASK_OHLC])
+    if is_demo:
+        decimals = simulated_price_decimals(float(candles[-1, OHLC.index(CLOSE)]))
+    else:
+        decimals = price_decimals(candles)
+    return {
+        "time": sample.open_time_s,
+        "candles": sample.actual[TASK_OHLC],
+        "decimals": decimals,
+        "intervals": [say("close, {share} interval", share=name) for name in names],
+        "tasks": [_task_content(sample, task, place) for place, task in enumerate(tasks)],
+        "issued": [_issued_content(sample, issued, tasks) for issued in sample.issued],
+        "words": _words(),
+    }
+
+
+def _words() -> dict[str, str]:
+    return {
+        "actual": say("actual candle"),
+        "forecast": say("forecast candle"),
+        "four": say("open, high, low, close"),
+        "more": say("More lines"),
+        "hide": say("Show or hide"),
+        "larger": say("Zoom in"),
+        "smaller": say("Zoom out"),
+        "all": say("Show all"),
+        "help": say("Chart of candles and forecasts. Arrow keys move from bar to bar, + and - zoom."),
+    }
+
+
+def _task_content(sample: ForecastSample, task: Task, place: int) -> dict[str, Any]:
+    title = term(task.title)
+    names = interval_names(sample.levels) if len(task.columns) == 1 else []
+    return {
+        "place": place,
+        "colour": task.colour,
+        "format": "price" if task.is_price else "share",
+        "actual": say("{task}, actual values", task=title),
+        "forecast": say("{task}, forecast", task=title),
+        "intervals": [say("{task}, {share} interval", task=title, share=name) for name in names],
+        "known": list(zip(*sample.actual[task.name], strict=True)),
+    }
+
+
+def _issued_content(sample: ForecastSample, issued: SampledForecast, tasks: Sequence[Task]) -> dict[str, Any]:
+    content: dict[str, Any] = {
+        "last": issued.last_known,
+        "candles": issued.values[TASK_OHLC],
+        "intervals": _intervals(sample, issued, TASK_OHLC, OHLC.index(CLOSE)),
+        "tasks": [],
+    }
+    for task in tasks:
+        # An area of each of several lines would hide the others.
+        fills = _intervals(sample, issued, task.name, 0) if len(task.columns) == 1 else []
+        lines = list(zip(*issued.values[task.name], strict=True))
+        content["tasks"].append({"lines": lines, "fills": fills})
+    return content
+
+
+def _intervals(
+    sample: ForecastSample, issued: SampledForecast, task: str, column: int
+) -> list[list[tuple[float, float]]]:
+    """Return the ends of each interval of a column at each step, the widest interval first."""
+    if task not in issued.quantiles:
+        return []
+    by_level = dict(zip(sample.levels, issued.quantiles[task], strict=True))
+    return [
+        [(low[column], high[column]) for low, high in zip(by_level[lower], by_level[upper], strict=True)]
+        for lower, upper in intervals(sample.levels)
+    ]

@@ -3,10 +3,10 @@
 import html
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -54,6 +54,7 @@ _NAMED_ROWS: Final[Json] = {"type": "category", "dtick": 1, "tickfont": {"size":
 """An axis of named rows, the first on top, without space for a row that does not exist."""
 
 _NUM_TICKS: Final = 7
+_PRICES: Final = ",.6~g"  # format of the ticks of an axis of prices
 _ROW_HEIGHT: Final = 44  # pixels
 
 
@@ -371,20 +372,6 @@ class DrawnForecasts:
     issued: Sequence[tuple[int, Mapping[str, Sequence[float]]]]
     """For each forecast: the number of the last row it knew, and its columns from the next row on."""
 
-    @classmethod
-    def of(cls, sample: ForecastSample, x: Sequence[Any] | None = None) -> Self:
-        """Return the forecasts of a sample; rows are drawn at their open times where `x` is None."""
-        times = [datetime.fromtimestamp(time_s, UTC) for time_s in sample.open_time_s]
-        issued = []
-        for forecast in sample.issued:
-            columns = _columns(forecast.values)
-            for task, quantiles in forecast.quantiles.items():
-                for level, rows in zip(sample.levels, quantiles, strict=True):
-                    for name, values in _columns({task: rows}).items():
-                        columns[quantile_column(name, level)] = values
-            issued.append((forecast.last_known, columns))
-        return cls(x or [f"{time:%Y-%m-%d %H:%M}" for time in times], _columns(sample.actual), issued)
-
     def paths(self, column: str, start: str | None = None) -> list[Points]:
         """Return a column of every forecast, preceded by the last known value of itself, or of `start`."""
         known_values = self.known_columns[start or column]
@@ -396,83 +383,94 @@ class DrawnForecasts:
         return paths
 
 
-def _columns(rows_by_task: Mapping[str, Rows]) -> dict[str, Sequence[float]]:
-    """Return the columns of some tasks by name."""
-    columns: dict[str, Sequence[float]] = {}
-    for task, rows in rows_by_task.items():
-        for place, column in enumerate(TASKS[task].columns):
-            columns[column] = tuple(row[place] for row in rows)
-    return columns
+def issued_on_the_way(sample: ForecastSample) -> Chart:
+    """Draw the candles of a sample and the closes forecast among them, within their intervals.
 
-
-def forecast_figure(
-    forecasts: DrawnForecasts, time: Json, *, has_candles: bool = False, candles_name: str = ""
-) -> Chart:
-    """Draw candles, forecasts and, where they are known, the actual values.
-
-    Other tasks are drawn where the model has them, unitless ones in a panel below.
-
-    Args:
-        forecasts: What is drawn.
-        time: The axis below.
-        has_candles: Whether forecasts are drawn as hollow candles; otherwise as closes within fans from low
-            to high, or within their intervals.
-        candles_name: Name of the candles that are no forecast, in the legend.
+    Without quantiles they are within fans from the forecast low to high. Bars are numbered, the last is 0.
     """
-    columns = set(forecasts.known_columns)
-    other_tasks = [
-        task for task in TASKS.values() if task.name != TASK_OHLC and columns.issuperset(task.columns)
-    ]
-    below = [task for task in other_tasks if not task.is_price]
-    traces = [charts.candles(candles_name or say("actual"), forecasts.x, forecasts.known_columns)]
-    for task in other_tasks:
+    times = [datetime.fromtimestamp(time_s, UTC) for time_s in sample.open_time_s]
+    first = 1 - len(times)
+    issued = []
+    for forecast in sample.issued:
+        columns = _prices(forecast.values[TASK_OHLC])
+        levels = sample.levels if TASK_OHLC in forecast.quantiles else ()
+        for level, rows in zip(levels, forecast.quantiles.get(TASK_OHLC, ()), strict=True):
+            columns |= {quantile_column(name, level): values for name, values in _prices(rows).items()}
+        issued.append((forecast.last_known, columns))
+    forecasts = DrawnForecasts(range(first, 1), _prices(sample.actual[TASK_OHLC]), issued)
+    fans = _interval_fans(forecasts)
+    if not fans:
+        # A forecast low and high are no interval: nothing says how often the close stays within.
+        name = say("forecast low to high (no interval)")
+        fans = [_fan(name, forecasts.paths(HIGH, CLOSE), forecasts.paths(LOW, CLOSE))]
+    x, y = _joined(forecasts.paths(CLOSE))
+    style = {"color": "$blue", "width": 2.5}
+    line = charts.line(say("forecast, close"), x, y, style, mode="lines+markers", marker={"size": 3})
+    candles = charts.candles(say("actual"), forecasts.x, forecasts.known_columns)
+    title = f"open times in UTC, bars of {sample.bar_s // 60} minutes"
+    time = axis(title, ticks=_date_ticks(times, first))
+    price = axis(say("price"), tickformat=_PRICES)
+    return Chart([candles, *fans, line], 360, time, price, tells_all_at_x=True)
+
+
+def _prices(rows: Rows) -> dict[str, Sequence[float]]:
+    """Return the columns of candles by name."""
+    return {column: tuple(row[place] for row in rows) for place, column in enumerate(OHLC)}
+
+
+def issued_figure(candles: Candles, forecast: pd.DataFrame) -> Chart:
+    """Draw a forecast, H rows of `Forecaster.predict`, after the newest of the N candles before it.
+
+    It is drawn as hollow candles within the forecast bands; other tasks as lines where the model has them,
+    unitless ones in a panel below. Bars are numbered, the newest known one is 0; the ticks show their times.
+    """
+    newest = candles.newest(SHOWN_BARS).to_frame()
+    first = 1 - len(newest)
+    end = len(forecast) + 1
+    drawn = [task for task in TASKS.values() if task.is_of_bars]
+    names = [name for task in drawn for name in task.columns if name in forecast]
+    computed = compute_columns(candles, [name for name in names if name not in OHLC])
+    for name, (values,) in computed.items():
+        newest[name] = values[-len(newest) :]  # nan where too few candles came before
+    columns = _by_name(forecast)
+    forecasts = DrawnForecasts(range(first, end), _by_name(newest), [(len(newest) - 1, columns)])
+    others = [task for task in drawn if task.name != TASK_OHLC and {*task.columns} <= {*newest}]
+    below = [task for task in others if not task.is_price]
+    traces = [charts.candles("known", forecasts.x, forecasts.known_columns)]
+    for task in others:
         if task.is_price:
             traces += _task_lines(forecasts, task)
-    traces += _fans(forecasts, has_candles=has_candles)
-    if has_candles:
-        traces += _hollow_candles(forecasts)
-    else:
-        traces.append(_close_line(forecasts))
+    traces += _interval_fans(forecasts)
+    traces.append(charts.candles("forecast", forecasts.x[len(newest) :], columns, "$blue"))
+    if BB_UPPER in newest:
+        uppers = forecasts.paths(BB_UPPER)
+        traces.append(_fan("forecast band to band", uppers, forecasts.paths(BB_LOWER), showlegend=False))
     for task in below:
         for line in _task_lines(forecasts, task):
             traces.append(line | {"showlegend": False, "yaxis": "y2"})
-    titles = ", ".join(term(task.title) for task in below)
-    panel = axis(titles, nticks=4, tickformat=charts.SHARES) if below else None
-    price = axis(say("price"), tickformat=",.6~g")
-    return Chart(traces, 460 if below else 360, time, price, panel, tells_all_at_x=True)
+    ticks = _date_ticks([*newest.index, *forecast.index], first)
+    time = axis(ends=(first - 1, end), ticks=ticks, showgrid=False)
+    price = axis("price, quote currency", tickformat=_PRICES)
+    panel = None
+    if below:
+        titles = ", ".join(term(task.title) for task in below)
+        panel = axis(titles, nticks=4, tickformat=charts.SHARES, rangemode="tozero")
+    shade: Json = {"type": "rect", "x0": 0.5, "x1": end, "yref": "paper", "y0": 0, "y1": 1}
+    shade |= {"line": {"width": 0}, "fillcolor": "$blue", "opacity": 0.04}
+    rules = [rule(0.5, "$soft", 1, "dot"), shade]
+    return Chart(traces, 460 if below else 360, time, price, panel, rules, tells_all_at_x=True)
 
 
-def _fans(forecasts: DrawnForecasts, *, has_candles: bool) -> list[Json]:
-    """Draw the intervals of the close, or the forecast low to high where there are no quantiles."""
-    levels = levels_of(forecasts.issued[0][1], CLOSE)
+def _interval_fans(forecasts: DrawnForecasts) -> list[Json]:
+    """Draw the intervals of the close; none without quantiles."""
     fans: list[Json] = []
-    for pair in intervals(levels):  # the widest first, so that the others are drawn over it
+    for pair in intervals(levels_of(forecasts.issued[0][1], CLOSE)):  # the widest first: others over it
         lower, upper = pair
         name = say("close, {share} interval", share=f"{percent_of(nominal(pair))} %")
         uppers = forecasts.paths(quantile_column(CLOSE, upper), CLOSE)
         lowers = forecasts.paths(quantile_column(CLOSE, lower), CLOSE)
         fans.append(_fan(name, uppers, lowers, colour="$fan_inner" if fans else "$fan"))
-    if not levels and not has_candles:
-        # A forecast low and high are no interval: nothing says how often the close stays within.
-        name = say("forecast low to high (no interval)")
-        fans.append(_fan(name, forecasts.paths(HIGH, CLOSE), forecasts.paths(LOW, CLOSE)))
     return fans
-
-
-def _close_line(forecasts: DrawnForecasts) -> Json:
-    x, y = _joined(forecasts.paths(CLOSE))
-    style = {"color": "$blue", "width": 2.5}
-    return charts.line(say("forecast, close"), x, y, style, mode="lines+markers", marker={"size": 3})
-
-
-def _hollow_candles(forecasts: DrawnForecasts) -> Iterator[Json]:
-    """Draw forecasts as hollow candles, within the forecast bands."""
-    for last, columns in forecasts.issued:
-        yield charts.candles("forecast", forecasts.x[last + 1 :], columns, "$blue")
-    if BB_UPPER in forecasts.known_columns:
-        uppers = forecasts.paths(BB_UPPER)
-        lowers = forecasts.paths(BB_LOWER)
-        yield _fan("forecast band to band", uppers, lowers, showlegend=False)
 
 
 def _fan(
@@ -523,44 +521,6 @@ def _joined(paths: Iterable[Points]) -> Points:
         x += [*path_x, None]
         y += [*path_y, None]
     return x, y
-
-
-def issued_on_the_way(sample: ForecastSample) -> Chart:
-    """Draw the candles of a sample and the forecasts issued among them; bars are numbered, the last is 0."""
-    times = [datetime.fromtimestamp(time_s, UTC) for time_s in sample.open_time_s]
-    first = 1 - len(times)
-    forecasts = DrawnForecasts.of(sample, range(first, 1))
-    candles = replace(forecasts, known_columns={name: forecasts.known_columns[name] for name in OHLC})
-    title = f"open times in UTC, bars of {sample.bar_s // 60} minutes"
-    return forecast_figure(candles, axis(title, ticks=_date_ticks(times, first)))
-
-
-def issued_figure(candles: Candles, forecast: pd.DataFrame) -> Chart:
-    """Draw a forecast, H rows of `Forecaster.predict`, after the newest of the N candles before it.
-
-    Bars are numbered, the newest known one is 0; the ticks below show their times.
-    """
-    newest = candles.newest(SHOWN_BARS).to_frame()
-    first = 1 - len(newest)
-    end = len(forecast) + 1
-    drawn = [task for task in TASKS.values() if task.is_of_bars]
-    names = [name for task in drawn for name in task.columns if name in forecast]
-    computed = compute_columns(candles, [name for name in names if name not in OHLC])
-    for name, (values,) in computed.items():
-        newest[name] = values[-len(newest) :]  # nan where too few candles came before
-    issued = [(len(newest) - 1, _by_name(forecast))]
-    forecasts = DrawnForecasts(range(first, end), _by_name(newest), issued)
-    ticks = _date_ticks([*newest.index, *forecast.index], first)
-    time = axis(ends=(first - 1, end), ticks=ticks, showgrid=False)
-    chart = forecast_figure(forecasts, time, has_candles=True, candles_name="known")
-    shade: Json = {"type": "rect", "x0": 0.5, "x1": end, "yref": "paper", "y0": 0, "y1": 1}
-    shade |= {"line": {"width": 0}, "fillcolor": "$blue", "opacity": 0.04}
-    return replace(
-        chart,
-        y=chart.y | {"title": {"text": "price, quote currency"}},
-        below=chart.below | {"rangemode": "tozero"} if chart.below else None,
-        rules=[rule(0.5, "$soft", 1, "dot"), shade],
-    )
 
 
 def _by_name(frame: pd.DataFrame) -> dict[str, Sequence[float]]:

@@ -24,9 +24,16 @@ from functools import cache
 from types import MappingProxyType
 from typing import Final
 
-from v8.base.storage import PAGE_GENERATOR, packaged
+from v8.base.storage import PAGE_GENERATOR, packaged, packaged_yaml
 from v8.base.wording import Table, chosen, say, term
-from v8.publish.report.charts import DARK, LIGHT, NAMED, Chart, plotly
+
+COLOURS: Final[dict[str, tuple[str, str]]] = packaged_yaml("v8.publish.report", "palette.yaml")
+"""By name: the colour on a light and on a dark background."""
+
+LIGHT: Final = {name: light for name, (light, _) in COLOURS.items()}
+DARK: Final = {name: dark for name, (_, dark) in COLOURS.items()}
+NAMED: Final = {name: f"${name}" for name in COLOURS}
+"""Names as a page writes them; its script replaces them by the colours of its style sheet."""
 
 DEMO_WARNING: Final = "Simulated market: these numbers say nothing about real coins."
 
@@ -244,18 +251,6 @@ def _content(heading: str, parts: Iterable[str], *, is_demo: bool, languages: It
     if is_demo:
         content.insert(0, element("p", term(DEMO_WARNING), class_="banner", role="alert"))
     return join(content)
-
-
-def plot(chart: Chart, label: str) -> Html:
-    """Return a chart with its caption, unit included; the page draws it when it becomes visible."""
-    content = json.dumps(plotly(chart, NAMED), separators=(",", ":"), allow_nan=False)
-    return element(
-        "figure",
-        element("figcaption", label),
-        # A browser unescapes nothing in a script, so the one sign that could end it is written as a code.
-        element("script", Html(content.replace("<", "\\u003c")), type="application/json"),
-        element("div", class_="plot", role="img", aria_label=label, style=f"min-height:{chart.height}px"),
-    )
 
 
 @cache

@@ -334,9 +334,14 @@ def draw_pictures(run: Path, rows: Sequence[LeaderboardRow]) -> list[Path]:
 
     record = read_run(run)
     title = record.profile_name if record.is_publishable else f"{DEMO_WARNING}\n{record.profile_name}"
-    first_sample = None
-    for row in rows:
-        first_sample = read_sample(served_folder(run, row.series) / FORECASTS_FILE)
-        if first_sample is not None:
-            break
-    return write_pictures(run / PICTURES_FOLDER, title, rows, first_sample)
+    sample = first_sample(served_folder(run, row.series) for row in rows)
+    return write_pictures(run / PICTURES_FOLDER, title, rows, sample)
+
+
+def first_sample(folders: Iterable[Path]) -> ForecastSample | None:
+    """Return the stored forecasts of the first of some folders of models that has any."""
+    for folder in folders:
+        sample = read_sample(folder / FORECASTS_FILE)
+        if sample is not None:
+            return sample
+    return None

@@ -1,4 +1,7 @@
-"""The report of a run as one self-contained page, `report.html`, and the leaderboard of any page.
+"""The report of a run as one self-contained page, `report.html`: first screen, leaderboard, sections.
+
+The first screen shows the verdicts that are stored with the series (`v8.model.evaluation.leaderboard`), as
+medians over the series; nothing is computed another way here.
 
 All text passes through `v8.publish.report.markup`, which escapes it and builds the page: `filled` puts parts
 into a template, `element` makes one tag. `say` translates a sentence and `term` a word (`v8.base.wording`).
@@ -6,26 +9,35 @@ Every series has a folded section (`v8.publish.report.series_section`).
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
 from v8.base.errors import listed
-from v8.base.wording import ABSENT, Table, duration, epochs, number, p_value, percent, say, term
+from v8.base.wording import ABSENT, Table, count, duration, epochs, number, p_value, percent, say, term
 from v8.forecaster.series_artifact import ForecastSample
 from v8.model.baselines.baselines import BASELINES, NAIVE
 from v8.model.evaluation.bootstrap import ErrorInterval
 from v8.model.evaluation.leaderboard import (
+    BEST,
     LeaderboardRow,
     compared,
     median,
 )
-from v8.model.evaluation.significance import BEATS, LOSES, BaselineComparison, ComparisonResult
+from v8.model.evaluation.price_range import RANGE_SHARE, RangeCoverage, pooled
+from v8.model.evaluation.significance import (
+    ALPHA,
+    BEATS,
+    LOSES,
+    BaselineComparison,
+    ComparisonResult,
+    is_equal,
+)
 from v8.profile.columns import TASK_OHLC
 from v8.profile.tasks import TASKS
-from v8.publish.report.candle_chart import has_candle_chart
-from v8.publish.report.first_screen import first_screen
+from v8.publish.report import figures
+from v8.publish.report.charts import candle_chart, has_candle_chart, plot, sample_note
 from v8.publish.report.markup import (
     CHART_NOTICE,
     Html,
@@ -40,17 +52,21 @@ from v8.publish.report.markup import (
 )
 from v8.publish.report.series_section import ends_in_words, has_few_windows, series_section
 from v8.publish.report.verdict import (
+    RelativeError,
+    TaskVerdict,
     baseline_in_words,
     best_baselines_in_words,
+    best_in_words,
     in_words,
+    scope_of,
     source_in_words,
+    task_verdicts,
     titled,
 )
 from v8.runs.run_folder import RunRecord
 
 MARK: Final = "●"
 """Follows a ratio that differs from 1 significantly."""
-
 
 MOST_IN_ONE_FILE: Final = 40
 """A page of so many series, those of the default universe, is one file that can be sent as it is."""
@@ -106,49 +122,208 @@ class RunPage:
 
     def content(self) -> Html:
         """Return what is below the headline."""
-        return _run_content(self.run, self.rows, self.bodies, self.sample, self.intervals)
-
-
-def _run_content(
-    run: RunRecord,
-    rows: Sequence[LeaderboardRow],
-    bodies: Mapping[str, Html | None],
-    sample: ForecastSample | None,
-    intervals: Mapping[str, ErrorInterval],
-) -> Html:
-    # The first screen offers the series whose candle chart is in this page already.
-    with_chart = [row.series for row in rows if has_candle_chart(bodies[row.series] or "")]
-    unevaluated: str = ""
-    if not run.is_evaluated:
-        unevaluated = element("p", say("The models of this run were not evaluated."))
-    failed = say(" {num} failed.", num=len(run.reasons)) if run.reasons else ""
-    origin = provenance(
-        source=run.source,
-        created_at=run.created_at,
-        command=run.command,
-        profile_digest=run.profile_digest,
-        versions=run.versions,
-        machine=run.machine,
-    )
-    return filled(
-        "v8.publish.report",
-        "run.html",
-        opening=first_screen(rows, sample, sorted(with_chart), intervals) if rows else "",
-        # A series may be done whose files cannot be read: it has no row and is not counted.
-        done=len(rows) if run.is_evaluated else len(run.done),
-        num=len(run.series),
-        failed=failed,
-        unevaluated=unevaluated,
-        holes=_few_windows(rows),
-        failures=_failures(run),
-        leaderboard=_leaderboard(rows, bodies) if rows else "",
-        provenance=origin,
-    )
+        run = self.run
+        rows = self.rows
+        # The first screen offers the series whose candle chart is in this page already.
+        with_chart = sorted(row.series for row in rows if has_candle_chart(self.bodies[row.series] or ""))
+        unevaluated: str = ""
+        if not run.is_evaluated:
+            unevaluated = element("p", say("The models of this run were not evaluated."))
+        origin = provenance(
+            source=run.source,
+            created_at=run.created_at,
+            command=run.command,
+            profile_digest=run.profile_digest,
+            versions=run.versions,
+            machine=run.machine,
+        )
+        return filled(
+            "v8.publish.report",
+            "run.html",
+            opening=first_screen(rows, self.sample, with_chart, self.intervals) if rows else "",
+            # A series may be done whose files cannot be read: it has no row and is not counted.
+            done=len(rows) if run.is_evaluated else len(run.done),
+            num=len(run.series),
+            failed=say(" {num} failed.", num=len(run.reasons)) if run.reasons else "",
+            unevaluated=unevaluated,
+            holes=_few_windows(rows),
+            failures=_failures(run),
+            leaderboard=_leaderboard(rows, self.bodies) if rows else "",
+            provenance=origin,
+        )
 
 
 def is_in_files(run: RunRecord) -> bool:
     """Return whether the sections of a run are in files of their own."""
     return len(run.series) > MOST_IN_ONE_FILE
+
+
+def first_screen(
+    rows: Sequence[LeaderboardRow],
+    sample: ForecastSample | None,
+    others: Sequence[str] = (),
+    intervals: Mapping[str, ErrorInterval] | None = None,
+) -> Html:
+    """Return the first screen of a report of at least one evaluated series: verdicts and forecasts.
+
+    Args:
+        rows: The leaderboard.
+        sample: Candles and forecasts of one series; None without stored forecasts.
+        others: Names of the series whose charts can be chosen instead, see `candle_chart`.
+        intervals: By task that of the error relative to the best baseline's, see `headline_intervals`.
+    """
+    compared_tasks = {task for task, _ in compared(rows)}
+    candles = Html()
+    if sample:
+        is_demo = any(row.is_demo for row in rows)
+        candles = candle_chart(sample, sample_note(sample), others, is_demo=is_demo)
+    return filled(
+        "v8.publish.report",
+        "opening.html",
+        scope=scope_of(rows),
+        candles_of=_candles_of(rows),
+        cards=join(task_cards(rows, intervals)),
+        price_range=_price_range(rows),
+        candles=candles,
+        charts=join(plot(chart, chart.title) for chart in figures.verdict_figures(rows)),
+        tasks=facts((titled(task), term(TASKS[task].sentence)) for task in TASKS if task in compared_tasks),
+        alpha=percent(ALPHA, 0),
+    )
+
+
+def _candles_of(rows: Sequence[LeaderboardRow]) -> str:
+    """Say whose candles were evaluated, and from when to when."""
+    spans = [row.split["test"] for row in rows if "test" in row.split]
+    if not spans:
+        return ""
+    return say(
+        "Candles: {source}, test spans from {first} to {last}.",
+        source=listed(sorted({source_in_words(row.source) for row in rows})),
+        first=min(span["first_open"] for span in spans)[:10],
+        last=max(span["last_open"] for span in spans)[:10],
+    )
+
+
+def task_cards(
+    rows: Sequence[LeaderboardRow], intervals: Mapping[str, ErrorInterval] | None = None
+) -> Iterator[Html]:
+    """Show the verdict on each task, in the order of `TASKS`; arguments as of `task_verdicts`."""
+    best_names = best_baselines_in_words(rows)
+    for of_task in task_verdicts(rows, intervals):
+        yield task_card(of_task, best_names)
+
+
+def task_card(verdict: TaskVerdict, best_names: str = "") -> Html:
+    """Return a card with the verdict on a task, in figures; a pointer shows which baselines `BEST` is."""
+    naive = verdict.naive
+    best = verdict.best
+    chip = _chip(naive)
+    best_chip = _chip(best) if best else Html()
+    shared: list[Html] = []
+    if best and chip == best_chip:  # what is the same for both is written once, below them
+        shared = [chip]
+        chip = best_chip = Html()
+    figures_of_task = [_figure(naive, say("the naive forecast"), chip, _assumption(NAIVE))]
+    if best:
+        meaning = best_names if verdict.best_name == BEST else _assumption(verdict.best_name)
+        other = best_in_words(verdict.best_name, is_below_naive=best.is_below(naive), has_key=False)
+        figures_of_task.append(_figure(best, other, best_chip, meaning))
+    else:
+        nothing = say("No baseline is better than the naive forecast.")
+        figures_of_task.append(element("p", nothing, class_="soft"))
+    # A class: the policy of the app allows no style in an element.
+    title = element("h2", titled(verdict.task), class_=f"task-{TASKS[verdict.task].colour}")
+    return element("section", title, element("div", *figures_of_task), *shared, class_="card")
+
+
+def row_of_cards(cards: Iterable[Html]) -> Html:
+    """Put cards side by side."""
+    return element("div", *cards, class_="cards row")
+
+
+def _assumption(name: str) -> str | None:
+    """Say what a baseline assumes, for a pointer; None where its name is not known."""
+    baseline = BASELINES.get(name)
+    return term(baseline.sentence) if baseline else None
+
+
+def _figure(error: RelativeError, other: str, chip: Html, title: str | None = None) -> Html:
+    """Show a difference of errors in per cent, and whose error the other one is; then comes its chip."""
+    multiple = error.multiple
+    if multiple is None or is_equal(multiple, 1.0):
+        label = say("compared with {other}", other=other)
+    else:
+        label = say("than {other}", other=other)
+    strong = element("strong", change(multiple), class_=_style(error))
+    certainty = element("span", error.certainty) if error.certainty else ""
+    return element("div", strong, element("span", label, title=title), chip, certainty, class_="figure")
+
+
+def _chip(error: RelativeError) -> Html:
+    """Say whether a difference is significant; empty where there is no difference."""
+    if not error.significance:
+        return Html()
+    # Its mark is filled where most series differ significantly, and half where some do.
+    part = " some" if error.is_of_some and not error.is_of_most else ""
+    return element("span", error.significance, class_=f"chip {_style(error)}{part}")
+
+
+def _style(error: RelativeError) -> str:
+    """Return the CSS class of a difference: it has a colour where most series differ significantly."""
+    if not error.is_of_most:
+        return "unclear"
+    return "better" if (error.multiple or 1.0) < 1.0 else "worse"
+
+
+def change(multiple: float | None) -> Html:
+    """Write by how many per cent an error is lower or higher than another, given their ratio.
+
+    The direction is a word: a sign alone reads as a gain where the error is higher.
+
+    >>> change(0.854), change(1.0204)
+    ('14.6 %<small>lower error</small>', '2.0 %<small>higher error</small>')
+    >>> change(1.0), change(1.0003), change(None)
+    ('<small>the same error</small>', '&lt; 0.1 %<small>higher error</small>', '–')
+    """
+    if multiple is None:
+        return join([ABSENT])
+    if is_equal(multiple, 1.0):
+        return element("small", say("the same error"))
+    direction = say("lower error") if multiple < 1.0 else say("higher error")
+    return join([figures.amount(figures.change_pct(multiple)), element("small", direction)])
+
+
+def _price_range(rows: Sequence[LeaderboardRow]) -> Html:
+    """Say how often all bars ahead stayed within the range of prices; empty where that is not evaluated."""
+    coverage = pooled(row.price_range for row in rows)
+    if coverage is None:
+        return Html()
+    words, style = _range_verdict(coverage)
+    sentence = say(
+        "In {share} of {num} forecasts all bars ahead stayed inside the forecast range, "
+        "which should hold them in {stated}: {verdict}.",
+        share=percent(coverage.share),
+        num=count(coverage.num_windows),
+        stated=percent(RANGE_SHARE, 0),
+        verdict=words,
+    )
+    strong = element("strong", percent(coverage.share), class_=style)
+    figure = element("div", strong, element("span", sentence), class_="figure")
+    return element("section", element("h2", say("Range of prices")), figure, class_="card")
+
+
+def _range_verdict(coverage: RangeCoverage) -> tuple[str, str]:
+    """Compare a share of windows with the stated one: in words, and the CSS class for it.
+
+    They differ clearly beyond two standard errors.
+    """
+    if not coverage.has_enough_windows:
+        return say("too few windows to tell"), "unclear"
+    if coverage.is_too_narrow:
+        return say("too narrow here"), "worse"
+    if coverage.share > RANGE_SHARE + 2.0 * coverage.standard_error:
+        return say("wider than needed here"), "unclear"
+    return say("about as often as stated"), "unclear"
 
 
 def _failures(run: RunRecord) -> Html:

@@ -25,7 +25,8 @@ from v8.data.market.candles import Candles
 from v8.forecaster.series_artifact import ForecastSample
 from v8.model.evaluation.leaderboard import LeaderboardRow
 from v8.publish.report import figures
-from v8.publish.report.charts import LIGHT, SHARES, Chart, Json, plotly
+from v8.publish.report.charts import SHARES, Chart, Json, plotly
+from v8.publish.report.markup import LIGHT
 
 LEADERBOARD_PICTURE: Final = "skill.png"
 

@@ -47,17 +47,8 @@ from v8.model.evaluation.price_range import RANGE_SHARE, RangeCoverage
 from v8.profile.columns import interval_names, percent_of
 from v8.profile.tasks import TASKS
 from v8.publish.report import figures
-from v8.publish.report.candle_chart import candle_chart
-from v8.publish.report.first_screen import sample_note
-from v8.publish.report.markup import (
-    Html,
-    element,
-    facts,
-    filled,
-    join,
-    plot,
-    shown_table,
-)
+from v8.publish.report.charts import candle_chart, plot, sample_note
+from v8.publish.report.markup import Html, element, facts, filled, join, shown_table
 from v8.publish.report.verdict import (
     baseline_in_words,
     in_words,

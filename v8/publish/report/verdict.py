@@ -175,7 +175,14 @@ class TaskVerdict:
 def verdict(
     rows: Sequence[LeaderboardRow], intervals: Mapping[str, ErrorInterval] | None = None
 ) -> list[str]:
-    """Name the series of a leaderboard of at least one row, then give the verdict of each task.
+    """Name the series of a leaderboard, then give the verdict of each task; arguments of `task_verdicts`."""
+    return [scope_of(rows), *best_first(task_verdicts(rows, intervals))]
+
+
+def task_verdicts(
+    rows: Sequence[LeaderboardRow], intervals: Mapping[str, ErrorInterval] | None = None
+) -> list[TaskVerdict]:
+    """Return the verdict on each task of a leaderboard of at least one row, in the order of `TASKS`.
 
     Args:
         rows: The leaderboard.
@@ -184,13 +191,12 @@ def verdict(
     verdicts: dict[str, TaskVerdict] = {}
     for (task, name), comparisons in compared(rows).items():
         error = RelativeError.of(*comparisons.values())
-        if name != NAIVE:
-            error = replace(error, interval=(intervals or {}).get(task))
-        if task in verdicts:  # naive comes first
-            verdicts[task] = replace(verdicts[task], best=error, best_name=name)
-        else:
+        if name == NAIVE:  # it comes first
             verdicts[task] = TaskVerdict(task, error)
-    return [scope_of(rows), *best_first(verdicts.values())]
+        else:
+            best = replace(error, interval=(intervals or {}).get(task))
+            verdicts[task] = replace(verdicts[task], best=best, best_name=name)
+    return list(verdicts.values())
 
 
 def is_tested(rows: Iterable[LeaderboardRow]) -> bool:

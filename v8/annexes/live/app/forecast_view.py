@@ -62,8 +62,8 @@ from v8.profile.columns import (
     quantile_column,
 )
 from v8.profile.tasks import is_share
-from v8.publish.report.first_screen import row_of_cards, task_cards
 from v8.publish.report.markup import Html, element, facts, filled, join, shown_table
+from v8.publish.report.page import row_of_cards, task_cards
 from v8.publish.report.verdict import best_baselines_in_words, verdict
 
 _TABLE_COLUMNS: Final = (CLOSE, LOW, HIGH, TOTAL_RANGE, VOLATILITY)
@@ -169,7 +169,7 @@ class ForecastView:
             lead=self._tested_range_text(),
             meaning=self._volatility_meaning(),
             outlook=self._volatility_text(),
-            verdict_cards=row_of_cards(task_cards([self._row], {})),
+            verdict_cards=row_of_cards(task_cards([self._row])),
             verdicts=sentence_list(self._verdict_sentences()),
             inputs=self._inputs_text(),
             newest=self._newest_text(),

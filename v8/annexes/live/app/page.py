@@ -34,9 +34,8 @@ from v8.data.market.series import Series, iso
 from v8.data.market.sources.live import LiveSource
 from v8.model.evaluation.price_range import pooled
 from v8.profile.tasks import TASKS
-from v8.publish.report.first_screen import row_of_cards, task_card
 from v8.publish.report.markup import Html, element, facts, filled, folded, join, shown_table
-from v8.publish.report.page import marked
+from v8.publish.report.page import marked, row_of_cards, task_card
 from v8.publish.report.verdict import RelativeError, TaskVerdict, is_tested, titled
 
 _CHART_SCRIPTS: Final = Html(
@@ -306,8 +305,8 @@ def _counts_text(counts: ForecastCounts) -> str:
 
 def _record_cards(tasks: Mapping[str, LiveTask]) -> Iterator[Html]:
     for task, live in tasks.items():
-        best = {live.best.baseline: RelativeError.of(live.best)} if len(live.comparisons) > 1 else {}
-        yield task_card(task, RelativeError.of(live.naive), best)
+        best = RelativeError.of(live.best) if len(live.comparisons) > 1 else None
+        yield task_card(TaskVerdict(task, RelativeError.of(live.naive), best, live.best.baseline))
 
 
 def _record_of_series(own: Mapping[str, LiveTask], every: Mapping[str, LiveTask]) -> Html:

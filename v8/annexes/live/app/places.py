@@ -37,7 +37,7 @@ from v8.forecaster.shared_models import KERAS, SharedModels
 from v8.model.evaluation.leaderboard import LeaderboardRow, rank_results
 from v8.profile.columns import BAND_PERIOD_BARS, CLOSE, VOLATILITY
 from v8.profile.formulas import DAY_S
-from v8.publish.hub.opening import ModelPlace, open_place
+from v8.publish.hub.places import ModelPlace, open_place
 
 HUB_REFRESH_S: Final = 900.0  # the Hub is asked for a newer commit at most once in so many seconds
 MONTH_DAYS: Final = 30  # a volatility is compared with those of so many days

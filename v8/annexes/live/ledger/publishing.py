@@ -29,6 +29,7 @@ from v8.annexes.live.ledger.database import Ledger
 from v8.annexes.live.ledger.entries import Entry, Score
 from v8.annexes.live.ledger.printing import record_sentences, record_table
 from v8.annexes.live.ledger.record import live_board, live_record
+from v8.api.board import board_markdown
 from v8.base.errors import PublishError, listed
 from v8.base.parquet import OddParquetError, longest_text, read_as
 from v8.base.storage import packaged, passing_folder, write_text
@@ -40,9 +41,8 @@ from v8.forecaster.model_file import MAX_UNPACKED_BYTES
 from v8.profile.tasks import TASKS
 from v8.publish.hub import hub_endpoint
 from v8.publish.hub.client import check_repo_name, is_listed
-from v8.publish.hub.layout import CARD_FILE
+from v8.publish.hub.places import CARD_FILE
 from v8.publish.hub.publish import Publication, RemoteRepo, RemoteState
-from v8.publish.report.board import board_markdown
 
 _DAY_FILE: Final = re.compile(r"(forecasts|scores)/[0-9]{4}-[0-9]{2}-[0-9]{2}\.parquet")
 _MAX_COPIES: Final = 8  # a published file with more than so many times the rows of ours is not read

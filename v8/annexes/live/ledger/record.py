@@ -469,7 +469,7 @@ def stored_references(place: Path | str, commits: Mapping[str, str | None]) -> d
         place: A run's folder, or `user/name` on the Hub.
         commits: By series the commit of its newest model on the Hub; None for a model that has none.
     """
-    from v8.publish.hub.opening import open_place  # noqa: PLC0415 - most commands of the ledger open no models
+    from v8.publish.hub.places import open_place  # noqa: PLC0415 - most commands of the ledger open no models
 
     by_series: dict[str, dict[str, str]] = {series: {} for series in commits}
     if not isinstance(place, Path):
@@ -490,7 +490,7 @@ def stored_references(place: Path | str, commits: Mapping[str, str | None]) -> d
 @lru_cache(maxsize=10_000)
 def _references_of_commit(repo: str, commit: str, series: str) -> dict[str, str]:
     """Return the best baselines that the model of a commit names; raises if it is not in the cache."""
-    from v8.publish.hub.opening import open_place  # noqa: PLC0415 - as above
+    from v8.publish.hub.places import open_place  # noqa: PLC0415 - as above
 
     folder, _ = open_place(repo, revision=commit, is_offline=True).locate(series)
     return _references_in(folder, 0)

@@ -46,7 +46,7 @@ from v8.data.market.sources.source import CandleSource, PrefetchesCandles, prese
 from v8.forecaster.forecaster import Forecaster
 from v8.forecaster.shared_models import KERAS, SharedModels
 from v8.profile.formulas import DAY_S
-from v8.publish.hub.opening import open_place
+from v8.publish.hub.places import open_place
 
 CATCH_UP_S: Final = 2 * DAY_S  # closes that were missed longer ago are not forecast any more, in seconds
 MAX_PAUSE_S: Final = 20.0
@@ -72,7 +72,7 @@ class ServingModels:
     Args:
         source: The run folder, or `user/name` on the Hub.
         names: Names of the series; all of the place when None.
-        revision: As for `v8.publish.hub.opening.open_place`.
+        revision: As for `v8.publish.hub.places.open_place`.
         is_offline: Likewise.
         runtime: What computes, as for `SharedModels`.
     """
