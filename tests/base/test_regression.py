@@ -10,7 +10,7 @@ import scipy.optimize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from v8.base.arrays import least_absolute_errors, weighted_median
+from v8.base.arrays import ROWS_AT_ONCE, least_absolute_errors, least_squares, weighted_median
 
 
 @given(
@@ -97,3 +97,15 @@ def test_medians_of_many_columns_take_the_memory_of_some_of_them() -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < values.nbytes / 4
+
+
+@pytest.mark.parametrize("is_collinear", [False, True])
+def test_least_squares_of_many_rows_are_those_of_all_together(is_collinear: bool) -> None:
+    rng = np.random.default_rng(4)
+    x_NP = rng.normal(size=(8 * ROWS_AT_ONCE + 7, 4))
+    if is_collinear:
+        x_NP[:, 3] = x_NP[:, 1] - 2.0 * x_NP[:, 2]
+    y_NM = x_NP @ rng.normal(size=(4, 2)) + rng.normal(size=(len(x_NP), 2))
+    expected_PM = np.linalg.lstsq(x_NP, y_NM, rcond=None)[0]
+    fitted_PM = least_squares(x_NP, y_NM)
+    np.testing.assert_allclose(fitted_PM, expected_PM, rtol=1e-9)

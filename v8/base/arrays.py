@@ -154,8 +154,29 @@ def _fit_targets(x_PN: FloatArray, products_KN: FloatArray, y_MN: FloatArray) ->
 
 
 def least_squares(x_NP: FloatArray, y_NM: FloatArray) -> FloatArray:
-    """Fit each target by the terms with the smallest sum of squared errors, shape (P, M)."""
-    return np.linalg.lstsq(x_NP, y_NM, rcond=None)[0].astype(np.float64)
+    """Fit each target by the terms with the smallest sum of squared errors, shape (P, M).
+
+    Of many rows a triangle with the same sums of squares and products is computed first, in pieces (a QR
+    factorisation of rows after rows): NumPy would copy all of them twice.
+    """
+    if len(x_NP) <= ROWS_AT_ONCE:
+        return np.linalg.lstsq(x_NP, y_NM, rcond=None)[0].astype(np.float64)
+    smallest_share = len(x_NP) * np.finfo(np.float64).eps  # of a singular value, as NumPy has it for all rows
+    return np.linalg.lstsq(*_triangle(x_NP, y_NM), rcond=smallest_share)[0].astype(np.float64)
+
+
+ROWS_AT_ONCE: Final = 2**16  # of a least-squares problem
+
+
+def _triangle(x_NP: FloatArray, y_NM: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the terms and targets of at most P + M rows whose least-squares fits are those of all rows."""
+    num_terms = x_NP.shape[1]
+    triangle = np.zeros((0, num_terms + y_NM.shape[1]))
+    for start in range(0, len(x_NP), ROWS_AT_ONCE):
+        rows = slice(start, start + ROWS_AT_ONCE)
+        joined = np.concatenate([triangle, np.concatenate([x_NP[rows], y_NM[rows]], axis=1)])
+        triangle = np.linalg.qr(joined, mode="r")
+    return triangle[:, :num_terms], triangle[:, num_terms:]
 
 
 def fit_without(

@@ -349,10 +349,10 @@ def fit_moves(train: Span, terms: Terms, *, without: Sequence[str] = ()) -> dict
         if task in without:
             continue
         is_moved = TASKS[task].is_moved > 0
-        targets_WHM = moves[task][:, :, is_moved]
+        moves_WHC = moves[task]
         parts = []
         for steps, terms_WR in terms(TASKS[task].has_window):
-            targets_WSM = targets_WHM[:, steps]
+            targets_WSM = moves_WHC[:, steps][:, :, is_moved]
             fitted_RX = least_absolute_errors(terms_WR, targets_WSM.reshape(len(train), -1))
             parts.append(fitted_RX.reshape(-1, *targets_WSM.shape[1:]).swapaxes(0, 1))
         fitted[task] = np.concatenate(parts) @ np.eye(len(is_moved))[is_moved]
