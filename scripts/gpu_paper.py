@@ -2,14 +2,12 @@
 """Compile training steps for GPUs that this machine lacks, and count their kernels and memory.
 
     scripts/gpu_day paper prepare                # wheels into .gpu-paper/, 200 MB: XLA for CUDA, and ptxas
-    scripts/gpu_day paper table [--gpus h100 ...] [--profiles aligned ...] [--precisions float32 ...]
     scripts/gpu_day paper one aligned --models 40 --gpu h100 [--hlo FILE] [--steps-per-trip 6]
     scripts/gpu_day paper check                  # fails when a step of `aligned` x 40 has more kernels
 
 XLA compiles for a described device without a driver. The result is the program that would run: loops with
-their trips, kernels a step, bytes of memory. Nothing runs, so there are no times. `table` keeps
-every cell in a file and goes on where it was stopped; it writes the table between the marks in
-docs/en/explanation/figures.md. Needs JAX; its version decides which wheels `prepare` takes.
+their trips, kernels a step, bytes of memory. Nothing runs, so there are no times. Needs JAX; its version
+decides which wheels `prepare` takes.
 """
 
 # ruff: noqa: E402, PLC0415 - the package is next to this folder; Keras reads its backend when it is imported
@@ -25,7 +23,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -38,11 +36,7 @@ from v8.runs.machine import FORMATS
 WHEELS: Final = REPOSITORY / ".gpu-paper"
 NOTED: Final = REPOSITORY / "scripts" / "gpu_paper.json"
 """The kernels of a step that `check` allows, and the versions that they were counted with."""
-FIGURES: Final = REPOSITORY / "docs" / "en" / "explanation" / "figures.md"
-MARKS: Final = ("<!-- gpu_day paper table -->", "<!-- end of gpu_day paper table -->")
 NUM_MODELS: Final = 40
-LIMIT_S: Final = 900.0
-"""A program that compiles for longer is given up."""
 
 
 @dataclass(frozen=True)
@@ -86,50 +80,27 @@ GPUS: Final[Mapping[str, Gpu]] = {
     "h100": Gpu(132, (9, 0), 3_352, 50 << 20, 1.98, 79 << 30, 233_472, 232_448, 2_048, 128),
 }
 KERNELS: Final = frozenset(
-    {
-        *(
-            "fusion",
-            "custom-call",
-            "copy",
-            "sort",
-            "reduce",
-            "scatter",
-            "dot",
-            "transpose",
-            "broadcast",
-            "pad",
-        ),
-        *(
-            "concatenate",
-            "dynamic-update-slice",
-            "dynamic-slice",
-            "iota",
-            "slice",
-            "select",
-            "add",
-            "multiply",
-        ),
-    }
+    """
+    fusion custom-call copy sort reduce scatter dot transpose broadcast pad concatenate dynamic-update-slice
+    dynamic-slice iota slice select add multiply
+    """.split()  # noqa: SIM905 - a list would take a line for each
 )
 """Instructions of a compiled program that are launched."""
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Kernels of one step of a program; and of its loops trips, kernels a trip, and products a trip."""
+    """Kernels of one step of a program; and of its loops trips and kernels a trip."""
 
     num_kernels: int
-    loops: list[tuple[int, float, int]]
+    loops: list[tuple[int, float]]
 
 
 def counted(program: str) -> Counts:
-    """Count the kernels of a compiled program, XLA's text: all that is launched, times the trips around it.
-
-    The steps of a trip are its products by Triton or cuBLAS, because a step over time multiplies once.
-    """
+    """Count what is launched in a compiled program, XLA's text, times the trips around it."""
     computations, entry = _computations(program)
     kernels: collections.Counter[str] = collections.Counter()
-    loops: list[tuple[int, float, int]] = []
+    loops: list[tuple[int, float]] = []
 
     def walk(name: str, times: int) -> None:
         for line in computations.get(name, ()):
@@ -141,10 +112,7 @@ def counted(program: str) -> Counts:
                 before = sum(kernels.values())
                 walk(body, times * trips)
                 per_trip = (sum(kernels.values()) - before) / (times * trips)
-                num_products = sum(
-                    "__triton" in inner or "__cublas" in inner for inner in computations.get(body, ())
-                )
-                loops.append((trips, per_trip, num_products))
+                loops.append((trips, per_trip))
             elif kind in KERNELS:
                 kernels[kind] += times
             elif kind in {"call", "conditional", "async-start"}:
@@ -267,73 +235,6 @@ def cell(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def cell_apart(profile: str, gpu: str, precision: str, num_models: int) -> dict[str, Any]:
-    """Compile one program in a process of its own; a program that does not compile is a cell with `error`."""
-    key = {"profile": profile, "gpu": gpu, "precision": precision, "num_models": num_models}
-    command = [sys.executable, __file__, "one", profile, "--gpu", gpu, "--precision", precision]
-    command += ["--models", str(num_models), "--json"]
-    try:
-        completed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_S)
-    except subprocess.TimeoutExpired:
-        return {**key, "error": f"not compiled after {LIMIT_S:.0f} s"}
-    if completed.returncode:
-        errors = [line for line in completed.stderr.splitlines() if re.match(r"[\w.]*Error: ", line)]
-        return {**key, "error": (errors or [f"exit code {completed.returncode}"])[-1][:200]}
-    return json.loads(completed.stdout.splitlines()[-1])
-
-
-def fill_table(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Compile the cells that the file lacks, one after another; return all that it then has."""
-    cells: list[dict[str, Any]] = []
-    if options.cells.exists():
-        cells = json.loads(options.cells.read_text("utf-8"))["cells"]
-    present = {(row["profile"], row["gpu"], row["precision"]) for row in cells}
-    for profile, gpu, precision in _wanted(options):
-        if (profile, gpu, precision) not in present:
-            cells.append(cell_apart(profile, gpu, precision, NUM_MODELS))
-            print(json.dumps(cells[-1]), flush=True)
-            options.cells.parent.mkdir(parents=True, exist_ok=True)
-            options.cells.write_text(json.dumps({"versions": versions(), "cells": cells}, indent=1) + "\n")
-    return cells
-
-
-def _wanted(options: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
-    for precision in options.precisions:
-        for gpu in options.gpus:
-            for profile in options.profiles:
-                yield profile, gpu, precision
-
-
-def table(cells: Sequence[Mapping[str, Any]]) -> str:
-    """Return the cells as a table in Markdown, a line a profile and GPU, one column a number format.
-
-    >>> print(table([{"profile": "v7", "gpu": "t4", "precision": "float32", "error": "no"}]).splitlines()[-1])
-    | `v7` | T4 | does not compile | not tried | not tried |
-    """
-    by_key = {(row["profile"], row["gpu"], row["precision"]): row for row in cells}
-    lines = ["| profile | GPU | " + " | ".join(FORMATS) + " |", "|---|---|" + "---|" * len(FORMATS)]
-    for profile in dict.fromkeys(row["profile"] for row in cells):
-        for gpu in GPUS:
-            rows = [by_key.get((profile, gpu, precision)) for precision in FORMATS]
-            if any(rows):
-                lines.append(f"| `{profile}` | {gpu.upper()} | " + " | ".join(map(cell_text, rows)) + " |")
-    return "\n".join(lines)
-
-
-def cell_text(row: Mapping[str, Any] | None) -> str:
-    """Write one cell: kernels a step, most of them a time step, memory, and the largest fleet that fits."""
-    if row is None:
-        return "not tried"
-    if "error" in row:
-        return "does not compile"
-    memory_bytes = GPUS[row["gpu"]].memory_bytes
-    share = row["bytes"] / memory_bytes
-    largest = int(memory_bytes * row["num_models"] / row["bytes"])
-    by_step = [per_trip / num_steps for _, per_trip, num_steps in row["loops"] if num_steps]
-    in_loops = f", {max(by_step):.1f} a time step" if by_step else ""
-    return f"{row['kernels']:,}{in_loops}; {row['bytes'] / 1e9:.2f} GB, {share:.1%}; {largest:,}"
-
-
 def versions() -> dict[str, str]:
     """Return the versions that a count of kernels depends on."""
     return {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "keras")}
@@ -348,10 +249,7 @@ def check() -> int:
     if versions() != noted["versions"]:
         print(f"Skipped: {noted['kernels']:,} kernels are noted for {noted['versions']}; got {versions()}.")
         return 0
-    row = cell_apart("aligned", "h100", "float32", NUM_MODELS)
-    if "error" in row:
-        print(f"error: a step of aligned x {NUM_MODELS} must compile; got {row['error']}.")
-        return 1
+    row = cell(parse(["one", "aligned"]))
     print(
         f"{row['kernels']:,} kernels a step of aligned x {NUM_MODELS} on an H100; noted {noted['kernels']:,}."
     )
@@ -372,14 +270,6 @@ def prepare() -> None:
     subprocess.run(install, check=True)
 
 
-def write_figures(text: str) -> None:
-    """Put the table between its marks in the page of figures."""
-    page = FIGURES.read_text("utf-8")
-    before, rest = page.split(MARKS[0])
-    _, after = rest.split(MARKS[1])
-    FIGURES.write_text(f"{before}{MARKS[0]}\n{text}\n{MARKS[1]}{after}", "utf-8")
-
-
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Return the options of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -393,15 +283,6 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     single.add_argument("--precision", choices=FORMATS, default="float32")
     single.add_argument("--steps-per-trip", type=int, help="default: as on a GPU")
     single.add_argument("--hlo", type=Path, help="write the compiled program there")
-    single.add_argument("--json", action="store_true", help="print one line of JSON")
-    all_cells = parts.add_parser("table", help="compile all and write the table")
-    names = sorted(path.stem for path in (REPOSITORY / "configs").glob("*.yaml"))
-    without_network = {"references", "universe", "range_paths"}  # the first two are no profiles
-    names = [name for name in names if name not in without_network]
-    all_cells.add_argument("--profiles", nargs="+", choices=names, default=names)
-    all_cells.add_argument("--gpus", nargs="+", choices=GPUS, default=list(GPUS))
-    all_cells.add_argument("--precisions", nargs="+", choices=FORMATS, default=list(FORMATS))
-    all_cells.add_argument("--cells", type=Path, default=REPOSITORY / "gpu-day" / "paper.json")
     return parser.parse_args(arguments)
 
 
@@ -418,15 +299,11 @@ def main() -> int:
             "error: gpu_day paper: needs the compiler in .gpu-paper/; got none. "
             "Run `scripts/gpu_day paper prepare`."
         )
-    if options.part == "table":
-        write_figures(table(fill_table(options)))
-        return 0
     row = cell(options)
     print(json.dumps(row))
-    if not options.json:
-        loops = ", ".join(f"{trips} x {kernels:.0f}" for trips, kernels, _ in row["loops"])
-        print(f"{row['kernels']:,} kernels a step; loops, trips x kernels a trip: {loops or 'none'}")
-        print(f"{row['bytes'] / 1e6:,.0f} MB; compiled in {row['compile_s']} s")
+    loops = ", ".join(f"{trips} x {kernels:.0f}" for trips, kernels in row["loops"])
+    print(f"{row['kernels']:,} kernels a step; loops, trips x kernels a trip: {loops or 'none'}")
+    print(f"{row['bytes'] / 1e6:,.0f} MB; compiled in {row['compile_s']} s")
     return 0
 
 

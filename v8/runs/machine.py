@@ -111,7 +111,7 @@ GPU_LOOPS: Final[Mapping[Loops, Mapping[str, str]]] = {
 none."""
 MEASURED_GPU_LOOPS: Final[tuple[Loops, ...]] = ("gpu", "gpu_trips_of_60")
 """Those of `GPU_LOOPS` that "auto" compares. On an H200 the others were at most 1.02 times as fast as the
-first, and measuring them took five minutes; `scripts/bench_gpu_loops.py` tries all."""
+first, and measuring them took five minutes (docs/en/explanation/figures.md)."""
 GPU_LOOPS_S: Final = 1.0
 """Time of each measurement of loops on a GPU, in seconds."""
 LOOPS_GAIN: Final = 1.05
