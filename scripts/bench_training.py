@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Time training side by side: stock Keras fit, PyTorch loops, our trainer; and the matmul ceilings.
 
-    python scripts/bench_training.py [--quick] [--batch-sizes 16 64] [--json PATH] [--plot PATH.png]
+    python scripts/bench_training.py [--quick] [--batch-sizes 16 64] [--json PATH]
     python scripts/bench_training.py --contenders product torch --fleet-sizes
     KERAS_BACKEND=jax python scripts/bench_training.py --profile frontier       # TensorFlow is not needed
     KERAS_BACKEND=jax python scripts/bench_training.py --device gpu --formats float32 mixed_bfloat16
@@ -27,7 +27,7 @@ and at others, each a table of its own, because another batch size is another tr
 
 On a CPU stock and torch train in a single-threaded process a core, their speeds added, and in one process on
 all threads; the product in a process a core; a fleet in one single-threaded process. On a GPU each is one
-process. Times of 100 epochs are extrapolated from the speed, and marked as such.
+process.
 """
 
 # ruff: noqa: E402 - the package is next to this folder
@@ -52,17 +52,27 @@ import psutil
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
-from training_bench import figures
-from training_bench.contenders import BACKENDS, FORMATS, KINDS, PEER_FAMILIES, WAYS, Contender, Ground
-from training_bench.crews import Child, compete, print_progress, wait_until_idle
-from training_bench.measuring import serve
-from training_bench.series import with_batch
-from training_bench.showing import plot, show
+from training_bench.contenders import (
+    BACKENDS,
+    FORMATS,
+    KINDS,
+    PEER_FAMILY,
+    WAYS,
+    Contender,
+    Ground,
+    ceilings,
+    table,
+)
+from training_bench.crews import Child, compete, serve
+from training_bench.turn import with_batch
 
 from v8.base.hardware import describe_machine, num_usable_cores
 from v8.model.networks.programs import training_flop_per_window
 from v8.profile.profile import Profile, load_profile
 from v8.runs.engines import DEVICES
+
+HEADINGS = ("windows/s", "rounds", "a core", "x stock", "x PyTorch", "by CPU", "CPU-s/1,000", "of ceilings")
+WIDTHS = (10, 18, 9, 9, 10, 8, 12, 12)
 
 
 def main() -> int:
@@ -84,8 +94,6 @@ def main() -> int:
     show(result)
     if options.json:
         options.json.write_text(json.dumps(result, indent=2) + "\n")
-    if options.plot:
-        plot(result, options.plot)
     return 0
 
 
@@ -107,18 +115,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     add("--batch-sizes", type=int, nargs="+", metavar="B", help="default: the profile's")
     add("--fleet-sizes", type=int, nargs="*", default=[1, 4, 10, 40], metavar="N")
     add("--torch-compile", action="store_true", help="let PyTorch compete compiled, too: needs a compiler")
-    help_text = "also compare number formats: speed and final validation loss; without names all three"
-    add("--precisions", nargs="*", choices=FORMATS, help=help_text)
-    add("--precision-epochs", type=int, default=5, help="epochs of that comparison")
     add("--json", type=Path, help="also write every figure to this file")
-    add("--plot", type=Path, help="also draw the figures into this PNG (matplotlib)")
     add("--quick", action="store_true", help="one short round and small fleets")
     add("--child", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.quick:
         options.seconds = 3.0
         options.rounds = 1
-        options.precision_epochs = 1
         options.fleet_sizes = [size for size in options.fleet_sizes if size <= 4]
     return options
 
@@ -140,18 +143,10 @@ def measure(options: argparse.Namespace, profile: Profile) -> dict[str, Any]:
         # The ceilings belong to the machine, but to the same minutes as what is compared with them.
         turns([*matmuls, *contenders], common | {"batch_size": batch_size})
         sized = with_batch(profile, batch_size)
-        limits = figures.ceilings(matmuls)
+        limits = ceilings(matmuls)
         num_cores = 1 if ground.has_gpu else ground.num_workers
-        tables.append(figures.table(contenders, sized, limits["ceiling_gflop_per_s"], num_cores))
-    result: dict[str, Any] = {
-        "backends": ground.backends,
-        "has_gpu": ground.has_gpu,
-        "tables": tables,
-        **limits,
-    }
-    if options.precisions is not None:
-        result["precisions"] = compare_precisions(options, ground.backends[0], common, variables)
-    return result
+        tables.append(table(contenders, sized, limits["ceiling_gflop_per_s"], num_cores))
+    return {"backends": ground.backends, "has_gpu": ground.has_gpu, "tables": tables, **limits}
 
 
 def survey(options: argparse.Namespace, profile: Profile, variables: dict[str, str]) -> Ground:
@@ -165,7 +160,7 @@ def survey(options: argparse.Namespace, profile: Profile, variables: dict[str, s
             f"{wanted}; got none. Install its driver and the GPU's package, or use --device cpu."
         )
     has_gpu = bool(gpus)
-    has_torch = bool(find_spec("torch")) and profile.network.family in PEER_FAMILIES
+    has_torch = bool(find_spec("torch")) and profile.network.family == PEER_FAMILY
     return Ground(
         backends=backends,
         has_gpu=has_gpu,
@@ -191,20 +186,6 @@ def found_backends(wanted: Sequence[str]) -> list[str]:
     return installed
 
 
-def compare_precisions(
-    options: argparse.Namespace, backend: str, common: dict[str, Any], variables: dict[str, str]
-) -> list[dict[str, Any]]:
-    """Train the same series in each number format, one after another."""
-    rows = []
-    for precision in options.precisions or FORMATS:
-        print_progress(f"precision {precision}")
-        wait_until_idle(options.wait_idle)
-        spec = {"kind": "quality", "format": precision, "epochs": options.precision_epochs}
-        with Child({**common, **spec, "is_single_threaded": True}, backend, variables) as child:
-            rows.append({"precision": precision, **child.ask(0.0)})
-    return rows
-
-
 def machine() -> dict[str, Any]:
     """Describe machine, load, commit and versions."""
     commit = subprocess.run(
@@ -225,6 +206,52 @@ def installed_version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print all tables."""
+    print(f"\nprofile {result['profile']}, {result['flop_per_window'] / 1e6:,.2f} MFLOP a training window")
+    for name, gflop_per_s in result["matmul_gflop_per_s"].items():
+        print(f"{name:<50}{gflop_per_s:>10,.0f} GFLOP/s")
+    for compared in result["tables"]:
+        show_table(compared)
+    print(json.dumps(result["machine"]))
+
+
+def show_table(compared: dict[str, Any]) -> None:
+    """Print the table of one batch size."""
+    print(f"\nbatch {compared['batch_size']}")
+    print(f"{'':<50}" + "".join(f"{one:>{width}}" for one, width in zip(HEADINGS, WIDTHS, strict=True)))
+    for row in compared["rows"]:
+        print(f"{row['name']:<50}" + "".join(f"{cell:>{width}}" for cell, width in cells(row)))
+    for name, refusal in compared["refusals"].items():
+        print(f"{name:<50}not on this machine: {refusal}")
+    for form, limit in compared["ceiling_windows_per_s"].items():
+        print(f"{f'ceiling at the {form} matmul rate':<50}{limit:>10,.0f} windows/s")
+    for fleet in compared["fleets"]:
+        times = fleet["times_one_after_another"]
+        print(
+            f"{fleet['format']}: a fleet of {fleet['num_models']} is {times:.2f} times as fast as its models "
+            "one after another"
+        )
+
+
+def cells(row: dict[str, Any]) -> list[tuple[str, int]]:
+    """Return the texts of one row, each with the width of its column."""
+    texts = (
+        f"{row['windows_per_s']:,.0f}",
+        f"{min(row['rates']):,.0f}-{max(row['rates']):,.0f}",
+        f"{row['windows_per_s_and_core']:,.0f}",
+        *(ratio_text(row[name]) for name in ("times_stock", "times_torch", "times_torch_by_cpu")),
+        f"{row['cpu_s_per_1000']:,.3f}",
+        " ".join(f"{share:.0f}" for share in row["ceiling_pct"].values()) + " %",
+    )
+    return list(zip(texts, WIDTHS, strict=True))
+
+
+def ratio_text(times: float | None) -> str:
+    """Return a ratio as text, a dash if there is none."""
+    return "-" if times is None else f"{times:.2f}"
 
 
 if __name__ == "__main__":

@@ -8,22 +8,36 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import psutil
 
 from training_bench.contenders import Contender
-from v8.base.hardware import num_usable_cores
+from training_bench.turn import RefusedError, load_sized_profile
+from v8.base.hardware import num_usable_cores, process_variables
+from v8.runs.machine import choose_loops, loops_in_environment
 
 PROGRAM = Path(__file__).resolve().parents[1] / "bench_training.py"
 BUSY_PCT = 10.0
 """Use of all cores by others from which a turn had better wait, percent."""
 MATMUL_S = 1.0
 """Most seconds of a matmul's turn: it needs no longer."""
+
+
+TURNS: Final = {
+    "matmul": "keras_turns:matmul_turn",
+    "stock": "keras_turns:stock_turn",
+    "product": "keras_turns:product_turn",
+    "fleet": "keras_turns:fleet_turn",
+    "torch": "torch_peer:torch_turn",
+    "torch_matmul": "torch_peer:matmul_turn",
+}
+"""Module and function by kind of contender; imported when threads are configured, and only where wanted."""
 
 
 class Child:
@@ -161,3 +175,47 @@ def print_progress(message: str) -> None:
     """Print a line to standard error."""
     sys.stderr.write(message + "\n")
     sys.stderr.flush()
+
+
+# From here on: in a measuring process, one contender alone, so that its threads and its library are its own.
+
+
+def serve(spec: dict[str, Any], orders: Iterable[str] = sys.stdin) -> None:
+    """Get ready, say so or what this machine lacks, then measure for as many seconds as each order says.
+
+    Args:
+        spec: `kind`, of `TURNS` or "backend"; `is_single_threaded`; and what that kind needs.
+        orders: Lines.
+    """
+    if spec["is_single_threaded"]:
+        os.environ.update(process_variables("cpu"))  # the product's own way to make a worker single-threaded
+        if spec["kind"] in {"product", "fleet"} and spec["format"] == "float32":
+            profile = load_sized_profile(spec)
+            loops = choose_loops(profile, on_message=lambda text: print(text, file=sys.stderr))
+            with loops_in_environment(loops):
+                _take_turns(spec, orders)
+            return
+    _take_turns(spec, orders)
+
+
+def _take_turns(spec: dict[str, Any], orders: Iterable[str]) -> None:
+    """Do what `serve` says, in a process that has its settings."""
+    if spec["kind"] == "backend":
+        from v8.model.training.probe import describe_backend  # noqa: PLC0415 - it starts the backend
+
+        answer(describe_backend())
+        return
+    module, _, function = TURNS[spec["kind"]].partition(":")
+    try:
+        turn = getattr(import_module(f"training_bench.{module}"), function)(spec)
+    except RefusedError as error:
+        answer({"refusal": str(error)})
+        return
+    answer({})
+    for line in orders:
+        answer(turn(float(line)))
+
+
+def answer(figures: dict[str, Any]) -> None:
+    """Write figures to standard output as one line of JSON."""
+    print(json.dumps(figures), flush=True)

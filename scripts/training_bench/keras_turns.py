@@ -5,7 +5,6 @@ Shape legend: N windows, B batch, M model, T lookback, F features, H horizon, C 
 
 from __future__ import annotations
 
-import statistics
 import time
 from contextlib import suppress
 from itertools import chain, count
@@ -15,11 +14,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from training_bench.series import arrays_of, demo_series, load_sized_profile
-from training_bench.turn import Stopwatch, Stretch, Turn
-from v8.base.errors import DivergedError
+from training_bench.turn import Stopwatch, Stretch, Turn, arrays_of, demo_series, load_sized_profile
 from v8.base.hardware import device_of, has_gpu, peak_bytes_of
-from v8.data.windows.dataset import FleetWindows, Indices, SeriesData, Tables, prepare_series
+from v8.data.windows.dataset import FleetWindows, Indices, SeriesData, Tables
 from v8.model.training.probe import CPU_MATMUL_SIZE, GPU_MATMUL_SIZE, keras_network, median_rate
 from v8.model.training.progress import EpochRecord
 from v8.model.training.state import FleetState, epoch_iterator, on_device
@@ -179,25 +176,4 @@ def fleet_turn(spec: dict[str, Any]) -> Turn:
         return Stretch.summary([watch.after(num_windows)]) | facts
 
     turn(0.0)
-    return turn
-
-
-def quality_turn(spec: dict[str, Any]) -> Turn:
-    """Train one series for `epochs` in the number format of `spec`, however long it takes."""
-    profile = load_sized_profile(spec)
-    (data,) = demo_series(profile, spec["bars"], 1)
-    data = prepare_series(data.table, profile.with_budget(epochs=spec["epochs"]))
-    trainer = Trainer(data.profile, precision=spec["format"])
-
-    def turn(seconds: float) -> dict[str, Any]:
-        ((_, result),) = trainer.fit_fleet([FleetMember(data, 1)])
-        if isinstance(result, DivergedError):
-            raise result
-        return {
-            "windows_per_s": statistics.median(record.windows_per_s for record in result.history),
-            "validation_loss": result.history[-1].validation_loss,
-            "untrained_loss": result.untrained_loss,
-            "num_epochs": len(result.history),
-        }
-
     return turn

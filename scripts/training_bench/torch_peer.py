@@ -1,14 +1,14 @@
 """The same network and training loop in plain PyTorch, as an experienced user would write them.
 
 Its layers, initial heads, dropout (one draw a sequence), norms, losses, Adam and clipping are those of the
-profile, weight for weight (a test copies a network of Keras over and compares), out of the box: nn.LSTM,
+profile, weight for weight, out of the box: nn.LSTM,
 which is oneDNN's on a CPU and cuDNN's on a GPU, the fused Adam, denormal numbers flushed as TensorFlow does.
 The second bias that nn.LSTM has in addition to Keras' one stays zero and is not trained. Windows lie on the
 device.
 
 torch.compile needs a C++ compiler on a CPU, which many machines lack, so it is measured on request only.
 
-Families without LSTMs are not implemented here.
+Only the family `bilstm_seq2seq` is implemented here.
 
 Shape legend: B batch, T time (lookback or horizon), F features, D channels, H horizon, C columns of a task.
 """
@@ -24,8 +24,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from training_bench.series import arrays_of, demo_series, load_sized_profile
-from training_bench.turn import RefusedError, Stretch, Turn, clocked
+from training_bench.turn import (
+    RefusedError,
+    Stretch,
+    Turn,
+    arrays_of,
+    clocked,
+    demo_series,
+    load_sized_profile,
+)
 from v8.profile.profile import Profile
 from v8.profile.settings import TrainingSettings
 from v8.profile.tasks import TASKS
@@ -92,30 +99,24 @@ class Recurrent(nn.Module):  # type: ignore[misc]  # PyTorch is not installed fo
 
 
 class Head(nn.Module):  # type: ignore[misc]  # PyTorch is not installed for the checks
-    """A task's last layer: a zero kernel and a bias of its own for each step.
+    """A task's last layer: a zero kernel that reads each step, and a bias of its own for each step.
 
     Args:
         num_inputs: Channels that come in.
         shape: Horizon and columns.
-        is_stepwise: One kernel reads each step; else it reads one summary and writes all steps.
         is_time_major: Time is the first axis of what comes in.
     """
 
-    def __init__(
-        self, num_inputs: int, shape: tuple[int, int], *, is_stepwise: bool, is_time_major: bool
-    ) -> None:
+    def __init__(self, num_inputs: int, shape: tuple[int, int], *, is_time_major: bool) -> None:
         super().__init__()
-        width = shape[1] if is_stepwise else shape[0] * shape[1]
-        self.shape = shape
-        self.is_turned = is_stepwise and is_time_major
-        self.kernel = nn.Parameter(torch.zeros(num_inputs, width))
+        self.is_time_major = is_time_major
+        self.kernel = nn.Parameter(torch.zeros(num_inputs, shape[1]))
         self.bias = nn.Parameter(torch.zeros(shape))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Map (B, D), or steps, to (B, H, C)."""
+        """Map steps, (B, H, D) or (H, B, D), to (B, H, C)."""
         y = x @ self.kernel
-        y_BHC = y.transpose(0, 1) if self.is_turned else y.reshape(-1, *self.shape)
-        return y_BHC + self.bias
+        return (y.transpose(0, 1) if self.is_time_major else y) + self.bias
 
 
 class Seq2Seq(nn.Module):  # type: ignore[misc]  # PyTorch is not installed for the checks
@@ -131,9 +132,10 @@ class Seq2Seq(nn.Module):  # type: ignore[misc]  # PyTorch is not installed for 
         units = settings.encoder_units
         self.encoder = Recurrent(features, units, **both, is_bidirectional=True)
         self.decoder = Recurrent(2 * units[-1], settings.decoder_units, **both, is_sequence=True)
-        self.heads = heads_of(
-            profile, settings.decoder_units[-1], is_stepwise=True, is_time_major=is_time_major
-        )
+        self.heads = nn.ModuleDict()
+        for name in profile.tasks:
+            shape = (profile.horizon_bars, len(TASKS[name].columns))
+            self.heads[name] = Head(settings.decoder_units[-1], shape, is_time_major=is_time_major)
 
     def forward(self, x_BTF: torch.Tensor) -> dict[str, torch.Tensor]:
         """Forecast, scaled."""
@@ -143,54 +145,6 @@ class Seq2Seq(nn.Module):  # type: ignore[misc]  # PyTorch is not installed for 
         sizes[self.time_axis] = self.horizon_bars
         x = self.decoder(repeated.expand(sizes))
         return {name: head(x) for name, head in self.heads.items()}
-
-
-class Dense(nn.Module):  # type: ignore[misc]  # PyTorch is not installed for the checks
-    """Family `lstm_dense`: windows (B, T, F) to each task's (B, H, C)."""
-
-    def __init__(self, profile: Profile, *, is_time_major: bool) -> None:
-        super().__init__()
-        settings: Any = profile.network
-        self.is_time_major = is_time_major
-        self.encoder = Recurrent(
-            len(profile.features), settings.encoder_units, settings.dropout, is_time_major=is_time_major
-        )
-        widths = [settings.encoder_units[-1], *settings.dense_units]
-        self.dense = nn.ModuleList(
-            nn.Linear(*pair) for pair in zip(widths, settings.dense_units, strict=False)
-        )
-        self.heads = heads_of(profile, widths[-1], is_stepwise=False, is_time_major=is_time_major)
-
-    def forward(self, x_BTF: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Forecast, scaled."""
-        x_BD = self.encoder(x_BTF.transpose(0, 1) if self.is_time_major else x_BTF)
-        for layer in self.dense:
-            x_BD = layer(x_BD).relu()
-        return {name: head(x_BD) for name, head in self.heads.items()}
-
-
-NETWORKS: Mapping[str, Callable[..., nn.Module]] = {"bilstm_seq2seq": Seq2Seq, "lstm_dense": Dense}
-"""Peers by family of network."""
-
-
-def heads_of(profile: Profile, num_inputs: int, *, is_stepwise: bool, is_time_major: bool) -> nn.ModuleDict:
-    """Build the dense layers of each task."""
-    return nn.ModuleDict(
-        {
-            name: Head(
-                num_inputs,
-                (profile.horizon_bars, len(TASKS[name].columns)),
-                is_stepwise=is_stepwise,
-                is_time_major=is_time_major,
-            )
-            for name in profile.tasks
-        }
-    )
-
-
-def build_peer(profile: Profile, *, is_time_major: bool) -> nn.Module:
-    """Build a profile's network: float32 windows (B, T, F), scaled, to a dict, task to (B, H, C)."""
-    return NETWORKS[profile.network.family](profile, is_time_major=is_time_major)
 
 
 def adam(network: nn.Module, settings: TrainingSettings) -> torch.optim.Optimizer:
@@ -270,7 +224,7 @@ def torch_turn(spec: dict[str, Any]) -> Turn:
     (data,) = demo_series(profile, spec["bars"], 1)
     device = found_device()
     set_threads(spec["num_threads"])
-    network = build_peer(profile, is_time_major=spec["is_time_major"]).to(device)
+    network = Seq2Seq(profile, is_time_major=spec["is_time_major"]).to(device)
     optimiser = adam(network, profile.training)
     half = AUTOCAST[spec["format"]]
     forecast_of = torch.compile(network) if spec["is_compiled"] else network

@@ -78,7 +78,7 @@ def test_the_table_sets_each_beside_stock_the_best_peer_and_its_share_of_the_cei
             "f4", {"kind": "fleet", "num_models": 4, "format": "float32"}, "jax", 1, True, [420.0], [4.0]
         ),
     ]
-    told = part("figures").table(line_up, profile, {"float32": 200.0}, 2)
+    told = part("contenders").table(line_up, profile, {"float32": 200.0}, 2)
     rows = {row["name"]: row for row in told["rows"]}
     assert {name: row["times_stock"] for name, row in rows.items()} == {
         "s": 1.0, "t1": 2.0, "t2": 1.5, "p": 4.0, "f1": 2.1, "f4": 4.2
@@ -100,7 +100,7 @@ def test_what_this_machine_cannot_do_is_said_and_the_others_go_on(
     # PyTorch need not be installed, and most processors can.
     monkeypatch.setitem(sys.modules, "training_bench.torch_peer", SimpleNamespace(torch_turn=refuse))
     spec = {"kind": "torch", "format": "bfloat16", "is_single_threaded": False}
-    part("measuring").serve(spec, ["1.0"])
+    part("crews").serve(spec, ["1.0"])
     (answer,) = capsys.readouterr().out.splitlines()
     contender = part("contenders").Contender
     line_up = [
@@ -108,9 +108,9 @@ def test_what_this_machine_cannot_do_is_said_and_the_others_go_on(
         contender("peer", {"kind": "torch"}, "jax", rates=[200.0], cpu_s=[4.0]),
         contender("half", spec, "jax", **json.loads(answer)),
     ]
-    table = part("figures").table(line_up, load_profile("aligned"), {"float32": 200.0}, 2)
+    table = part("contenders").table(line_up, load_profile("aligned"), {"float32": 200.0}, 2)
     assert [row["times_torch"] for row in table["rows"]] == [1.5, 1.0]
-    part("showing").show_table(table)
+    importlib.import_module("bench_training").show_table(table)
     assert ": no LSTM in bfloat16" in capsys.readouterr().out
 
 
@@ -123,6 +123,6 @@ def torch() -> Iterator[Any]:
 @pytest.mark.tf
 def test_pytorchs_aligned_has_as_many_weights(part: Any, torch: Any) -> None:
     profile = load_profile("aligned")
-    peer = part("torch_peer").build_peer(profile, is_time_major=False)
+    peer = part("torch_peer").Seq2Seq(profile, is_time_major=False)
     trained = [one for one in peer.parameters() if one.requires_grad]
     assert sum(one.numel() for one in trained) == build_network(profile, seed=0).count_params()
