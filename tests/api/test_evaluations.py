@@ -11,11 +11,12 @@ from float32_steps import assert_within_steps
 from wandering import wandering
 
 import v8
-from v8.annexes.comparison.python import read_figures
-from v8.annexes.search.python import read_trials
+from v8.annexes.comparison.comparing import read_figures
+from v8.annexes.search.search import read_trials
+from v8.annexes.trading import TradingTerms
 from v8.annexes.trading.page import write_trading_results
-from v8.annexes.trading.python import read_gains
-from v8.annexes.trading.rules import TradingTerms, evaluate_trading
+from v8.annexes.trading.rules import evaluate_trading
+from v8.annexes.trading.worth import read_gains
 from v8.api.results import long_forecasts
 from v8.base.errors import ArgumentError, ArtifactError, ProfileError
 

@@ -12,7 +12,8 @@ import pytest
 from tiny_profiles import tiny_profile
 
 import v8
-from v8.annexes.comparison.measurement import TrainingOptions, TrainingRequest, measure_training
+from v8.annexes.comparison import ComparisonOptions
+from v8.annexes.comparison.measurement import TrainingRequest, measure_training
 from v8.base.child import ChildCall, run_in_child, run_in_children, send_message
 from v8.base.errors import ProfileError, StorageError, V8Error
 from v8.data.market.series import Series
@@ -109,8 +110,8 @@ def test_measurements_are_taken_one_after_another(request_of_two: MeasurementReq
 
 @pytest.mark.process
 def test_a_training_that_cannot_be_measured_says_why(request_of_two: MeasurementRequest) -> None:
-    options = TrainingOptions("nonsense", data_dir=None, tables=None, device="cpu", fleet_size=1)
-    request = TrainingRequest(request_of_two.profile, Path("nowhere"), options)
+    options = ComparisonOptions(source="nonsense", device="cpu")
+    request = TrainingRequest(request_of_two.profile, Path("nowhere"), options, fleet_size=1)
     (result,) = run_in_children([ChildCall(measure_training, request)])
     assert isinstance(result.error, V8Error) and "nonsense" in result.error.got
     assert (result.values, result.exit_code) == ((), 0)

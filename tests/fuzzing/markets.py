@@ -10,11 +10,11 @@ from random import Random
 import numpy as np
 import pandas as pd
 
+from v8.annexes.trading import TradingTerms
 from v8.annexes.trading.rules import (
     NAIVE,
     MarketWindows,
     TradingCase,
-    TradingTerms,
     calibrate_forecast,
     evaluate_trading,
     require_ranges,

@@ -12,7 +12,7 @@ from typing import Final
 
 import optuna
 
-from v8.annexes.search.options import Range
+from v8.annexes.search import Range
 from v8.annexes.search.trial_record import RECORD_FILE, TrialRecord
 
 RANGES: Final = {

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from tiny_profiles import demo_data, tiny_profile
 
-from v8.annexes.ray import cluster
+from v8.annexes import ray as cluster
 from v8.base.child import resource_scope
 from v8.base.errors import DivergedError
 from v8.data.feature_store import FeatureStore

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from v8.annexes.comparison.comparing import ComparisonOptions, is_board, make_board
+from v8.annexes.comparison import ComparisonOptions
+from v8.annexes.comparison.comparing import is_board, make_board
 from v8.api.board import board_sentences, board_tables
 from v8.base.errors import ArgumentError, ProfileError
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from v8.annexes.comparison.shared_errors import share_windows
+from v8.annexes.comparison.results import share_windows
 from v8.base.errors import ArtifactError
 from v8.data.market.series import Series
 from v8.model.evaluation.evaluation import EvaluatedTask, Evaluation

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tiny_profiles import tiny_profile
 
-from v8.annexes.ray import cluster
+from v8.annexes import ray as cluster
 from v8.base.errors import ProfileError, StorageError, V8Error
 from v8.data.market.series import Series
 from v8.data.market.sources.demo import DemoSource

@@ -15,8 +15,8 @@ import pytest
 from run_doubles import EngineOf, NotesBetweenRuns
 from typer.testing import CliRunner
 
+from v8.annexes.search import Range, read_ranges
 from v8.annexes.search.commands import print_search
-from v8.annexes.search.options import Range, read_ranges
 from v8.annexes.search.search import FILES, Search, plateaus, verdict_of
 from v8.annexes.search.trial_record import TrialRecord, ended_of
 from v8.base.errors import ArtifactError, ProfileError, SeriesError

@@ -12,7 +12,7 @@ from pathlib import Path
 import optuna
 import pytest
 
-from v8.annexes.search.options import Range
+from v8.annexes.search import Range
 from v8.annexes.search.trial_record import RECORD_FILE, TrialRecord, set_aside
 from v8.base.errors import MAX_MESSAGE, ArtifactError, StorageError
 

@@ -18,8 +18,8 @@ import pandas as pd
 import pytest
 from float32_steps import assert_same_frames
 
-from v8.annexes.tracking.mlflow import MlflowRuns, check
 from v8.annexes.tracking.mlflow_loader import _load_pyfunc
+from v8.annexes.tracking.trackers import MlflowRuns, check_mlflow
 from v8.base.errors import ProfileError
 from v8.base.storage import digest_file, write_json
 from v8.forecaster.forecaster import Forecaster
@@ -171,10 +171,10 @@ def test_a_series_that_failed_has_no_model_and_a_refusal_is_one_line(stand_in: A
 def test_an_address_that_is_no_store_is_refused_before_anything_starts(
     stand_in: Any, monkeypatch: pytest.MonkeyPatch, uri: str, got: str
 ) -> None:
-    check()  # without an address everything stays in the run folder
+    check_mlflow()  # without an address everything stays in the run folder
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     with pytest.raises(ProfileError) as caught:
-        check()
+        check_mlflow()
     assert (caught.value.where, caught.value.got) == ("MLFLOW_TRACKING_URI", got)
 
 

@@ -161,7 +161,7 @@ def test_event_files_are_written_without_tensorflow(tmp_path: Path) -> None:
     code = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from v8.annexes.tracking.tensorboard import EventFiles\n"
+        "from v8.annexes.tracking.trackers import EventFiles\n"
         "from v8.runs.trackers import TrackedRun\n"
         f"files = EventFiles(TrackedRun(Path({str(tmp_path)!r}), {{}}, 'demo'))\n"
         "files.log('BTCUSDT-15m', 1, {'loss/train': 0.5})\n"

@@ -14,17 +14,19 @@ import pytest
 
 from v8.annexes.comparison.page import (
     CLAIM_NOTE,
+    advice,
     cautions,
     comparison_csv,
+    comparison_files,
     comparison_page,
     cost_table,
     error_table,
     formula_notes,
     ratio_table,
     require_same_comparison,
+    windows_note,
     write_comparison,
 )
-from v8.annexes.comparison.recommendation import advice, windows_note
 from v8.annexes.comparison.results import Comparison
 from v8.base.errors import ProfileError
 from v8.base.storage import require_own
@@ -116,7 +118,8 @@ def compared(*measurements: Measurement, **changes: Any) -> Comparison:
 def test_a_comparison_is_replaced_by_the_same_one_only(tmp_path: Path) -> None:
     comparison = compared(measured("stable", 1, 3.0), measured("aligned", 1, 1.0))
     require_same_comparison(tmp_path, comparison)  # none is there
-    for file in write_comparison(tmp_path, comparison):
+    write_comparison(tmp_path, comparison)
+    for file in comparison_files(tmp_path):
         require_own("--out", file, is_overwriting=False)
     require_same_comparison(tmp_path, replace(comparison, measurements=(), command="another"))
     for changes in ({"series": ("BTCUSDT-15m",)}, {"epochs": None}, {"num_bars": {"aligned": 8_000}}):
@@ -364,7 +367,8 @@ def test_unequal_horizons_and_single_repeats_are_warned_of() -> None:
 
 
 def test_the_files_hold_the_same_figures(tmp_path: Path) -> None:
-    files = write_comparison(tmp_path / "out", DRIFTING)
+    write_comparison(tmp_path / "out", DRIFTING)
+    files = comparison_files(tmp_path / "out")
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(path.name for path in files)
     content = json.loads((tmp_path / "out" / "compare.json").read_text("utf-8"))
     assert content["figures"]["stable"]["model_s"] == {"median": 112.5, "low": 75.0, "high": 150.0}

@@ -15,8 +15,9 @@ from module_file import load_module
 from wandering import wandering
 
 from v8.annexes.comparison.page import comparison_page
+from v8.annexes.trading import TradingTerms
 from v8.annexes.trading.page import trading_page, trading_section
-from v8.annexes.trading.rules import TradingTerms, evaluate_trading
+from v8.annexes.trading.rules import evaluate_trading
 from v8.base.wording import language, spaced
 from v8.forecaster.series_artifact import ForecastSample, SampledForecast
 from v8.model.baselines.baselines import BASELINES

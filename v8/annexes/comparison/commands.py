@@ -5,21 +5,15 @@ from typing import TYPE_CHECKING
 
 from typer import Argument, Exit, echo
 
-from v8.annexes.comparison.comparing import (
-    ComparisonOptions,
-    FinishedComparison,
-    PreparedComparison,
-    check_places,
-    compare_run_folders,
-    is_board,
-    make_board,
-)
+from v8.annexes.comparison import ComparisonOptions
 from v8.base.errors import SeriesError
 from v8.base.wording import Table, plural
 from v8.cli import shared as cli
 from v8.cli.shared import takes_options
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # usage errors are reported before these are imported
+    from v8.annexes.comparison.measurement import PreparedComparison
+    from v8.annexes.comparison.results import Comparison
     from v8.api.board import Board
     from v8.runs.backtest import BacktestResults
 
@@ -38,38 +32,38 @@ def compare_profiles(
         v8 compare-profiles frontier range_paths --folds 6
         v8 compare-profiles runs/frontier har theirs.csv --out boards/a
     """
+    from v8.annexes.comparison import comparing
+    from v8.annexes.comparison.measurement import PreparedComparison
+    from v8.annexes.comparison.results import formulas_of, marked
+    from v8.base.terminal import print_lines
+
     names = (*options.profiles, *(more_profiles or ()))
     options = options.model_copy(update={"profiles": names})
-    if is_board(names):
+    if comparing.is_board(names):
         cli.settle_process(options.device)
-        _print_board(make_board(options), options.out)
+        _print_board(comparing.make_board(options), options.out)
         return
-    runs = check_places(options)
+    runs = comparing.check_places(options)
     if runs:
-        _print_comparison(compare_run_folders(runs, options, cli.this_command()))
+        comparison = comparing.compare_run_folders(runs, options, cli.this_command())
+        _print_comparison(comparison, options.out)
         return
     prepared = PreparedComparison.from_options(options)
-
-    from v8.annexes.comparison.results import formulas_of, marked
-
     formulas = formulas_of(prepared.profiles)
     echo(f"Preparing to compare {', '.join(marked(each.name, formulas) for each in prepared.profiles)}.")
     if options.folds:
         _compare_back_tests(prepared, options.folds)
         return
-    from v8.base.terminal import print_lines
-
     cli.settle_process(options.device)
-    _print_comparison(prepared.finish(cli.this_command(), print_lines))
+    _print_comparison(prepared.finish(cli.this_command(), print_lines), options.out)
 
 
-def _compare_back_tests(prepared: PreparedComparison, num_folds: int) -> None:
+def _compare_back_tests(prepared: "PreparedComparison", num_folds: int) -> None:
     """Compare profiles by a back-test of each over the same folds, and print their pools in one table.
 
     The folds are laid once, for the profile that needs most candles.
     """
-    from v8.annexes.comparison.results import formulas_of, marked
-    from v8.annexes.comparison.shared_errors import share_windows, shared_windows_note
+    from v8.annexes.comparison.results import formulas_of, marked, share_windows, shared_windows_note
     from v8.base.terminal import print_lines, print_table
     from v8.publish.report.backtest import POOL_NOTE, pool_table
     from v8.runs.backtest import Backtest, read_cells, results_of
@@ -124,20 +118,21 @@ def _print_board(board: "Board", folder: Path) -> None:
     print_lines(f"Written: {folder / PAGE_FILE}, and the data set beside it")
 
 
-def _print_comparison(finished: FinishedComparison) -> None:
+def _print_comparison(comparison: "Comparison", folder: Path) -> None:
     """Print the tables of a comparison."""
     from v8.annexes.comparison.page import (
+        advice,
         budget_sentence,
         cautions,
         contents,
         failure_rows,
         formula_notes,
+        windows_note,
+        written,
     )
-    from v8.annexes.comparison.recommendation import advice, windows_note
     from v8.base.terminal import print_lines, print_reasons, print_table
     from v8.publish.report.markup import DEMO_WARNING, Html
 
-    comparison = finished.comparison
     lines = [DEMO_WARNING] if comparison.is_demo else []
     lines += [*windows_note(comparison), *advice(comparison), *formula_notes(comparison)]
     lines += [budget_sentence(comparison), *cautions(comparison)]
@@ -150,6 +145,6 @@ def _print_comparison(finished: FinishedComparison) -> None:
                 print_lines(part)
     if comparison.failures:
         print_reasons("Failed profiles", failure_rows(comparison))
-    print_lines(f"Written: {', '.join(map(str, finished.files))}")
+    print_lines(written(folder))
     if comparison.failures:
         raise Exit(SeriesError.exit_code)

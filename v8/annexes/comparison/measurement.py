@@ -18,8 +18,9 @@ from typing import Any
 
 import pandas as pd
 
-from v8.annexes.comparison.results import WARM, Comparison
-from v8.annexes.comparison.shared_errors import with_errors
+from v8.annexes.comparison import COMPARED_SERIES, ComparisonOptions
+from v8.annexes.comparison.page import require_same_comparison, write_comparison
+from v8.annexes.comparison.results import WARM, Comparison, formulas_of, with_errors
 from v8.base.child import ChildCall, ChildResult, report_ready, run_in_children, send_message
 from v8.base.errors import ArtifactError, ProfileError, listed
 from v8.base.hardware import has_gpu
@@ -29,29 +30,20 @@ from v8.data.feature_store import FeatureStore
 from v8.data.market.candles import CandlePin, Candles, pin_of
 from v8.data.market.companions import Companions
 from v8.data.market.series import Series
-from v8.data.market.sources.source import CandleSource, open_source
+from v8.data.market.sources.source import CandleSource, SeriesLister, open_source
 from v8.data.windows.dataset import table_columns
 from v8.forecaster.metadata import HISTORY_FILE, Metadata, read_metadata
 from v8.model.networks.programs import training_flop_per_window
-from v8.profile.profile import Profile, recorded_profile
+from v8.profile.profile import Profile, load_profile, recorded_profile
 from v8.publish.report.outputs import ReportWriter
-from v8.runs.engines import choose_device
+from v8.runs.engines import choose_device, local_placement
 from v8.runs.events import EpochEnded, Event, EventCallback, ObserverGroup, SeriesOutcome
 from v8.runs.execution import run_plan
+from v8.runs.machine import measured_workers
+from v8.runs.options import chosen_series, require_covariate_files, served_series
 from v8.runs.plan import make_plan
 from v8.runs.run_folder import RunFolder, RunRecord, locate_run, read_run
 from v8.runs.serving import served_folder
-
-
-@dataclass(frozen=True)
-class TrainingOptions:
-    """Where the profiles of a comparison are trained, and on what."""
-
-    source: str  # name of the source of candles
-    data_dir: Path | None  # folder of a source of files
-    tables: Path | None  # folder of the user's tables; that of `V8_TABLES` when None
-    device: str  # "auto", "cpu" or "gpu"
-    fleet_size: int | None  # models of one program; None: all on a GPU, one on a CPU
 
 
 @dataclass(frozen=True)
@@ -60,77 +52,124 @@ class TrainingRequest:
 
     profile: Profile
     run: Path  # the run folder, which pins every series to its candles
-    options: TrainingOptions
+    options: ComparisonOptions
+    fleet_size: int | None  # models of one program; None: all on a GPU, one on a CPU
 
 
-def compare(
-    planned: Comparison,
-    profiles: Sequence[Profile],
-    *,
-    source: CandleSource,
-    out: Path,
-    training: TrainingOptions,
-    notify: Callable[[str], None],
-) -> Comparison:
-    """Run every profile in every repeat, and compare the runs.
+@dataclass(frozen=True)
+class PreparedComparison:
+    """A comparison of profiles that only has to be begun."""
 
-    Args:
-        planned: What is to be compared, and how; without measurements.
-        profiles: The profiles without its budget, in the order of the tables.
-        source: The source of candles.
-        out: Folder of the comparison; `runs` in it keeps every run folder.
-        training: Where the profiles are trained, and on what.
-        notify: Gets a line about each step.
+    options: ComparisonOptions
+    profiles: Sequence[Profile]  # without the budget of the comparison, in the order of the tables
+    series: Sequence[Series]
+    source: CandleSource
 
-    Raises:
-        ProfileError: If profiles share a name, the baseline is none of them, or the budget is out of range.
-        DataError: If the candles of a series cannot be read.
-        KeyboardInterrupt: When interrupted; the measuring process is stopped first.
-    """
-    _check_names([profile.name for profile in profiles], planned.baseline)
-    budgeted = {}
-    for profile in profiles:
-        num_bars = planned.num_bars[profile.name]
-        budgeted[profile.name] = profile.with_budget(newest_bars=num_bars, epochs=planned.epochs)
-    pins, download_s = _read_candles(
-        list(budgeted.values()), planned.series, source, notify, tables=training.tables
-    )
-    measurements: list[dict[str, Any]] = []
-    failures: dict[str, str] = {}
-    for repeat in range(1, planned.num_repeats + 1):
-        for profile in profile_order(profiles, repeat):
-            name = profile.name
-            was_measured = any(measurement["profile"] == name for measurement in measurements)
-            if name in failures and not was_measured:
-                continue  # all of it failed; another try would take as long and fail as well
-            notify(f"repeat {repeat} of {planned.num_repeats}: {name}")
-            run = locate_run(out / "runs", name, is_fresh=True)
-            record = RunRecord.begin(
-                budgeted[name],
-                source.name,
-                source.is_publishable,
-                planned.command,
-                tables=training.tables,
-            )
-            with RunFolder(run, record) as folder:
-                for series, pin in pins[name].items():
-                    folder.pin(series, pin)
-            call = ChildCall(measure_training, TrainingRequest(budgeted[name], run, training))
-            (answer,) = run_in_children([call], on_message=lambda text: notify(f"  {text}"))
-            for measured in answer.values:
-                if measured:
-                    of_process = {
-                        "repeat": repeat,
-                        "import_s": round(answer.start_s, 4),
-                        "own_epochs": profile.training.epochs,
-                    }
-                    measurements.append({**measured, **of_process})
-            reason = _failure_reason(answer, run)
-            if reason:
-                failures[name] = reason
-                notify(f"{name}: failed: {reason}")
-    finished = with_errors(measurements) if measurements else ()
-    return replace(planned, download_s=download_s, measurements=finished, failures=failures)
+    @classmethod
+    def from_options(cls, options: ComparisonOptions) -> "PreparedComparison":
+        """Check the options, and read what they name but the candles.
+
+        Raises:
+            V8Error: If one of the options cannot mean anything, or what it names is not there.
+        """
+        source = open_source(options.source, data_dir=options.data_dir)
+        profiles = [load_profile(name) for name in options.profiles]
+        require_covariate_files(profiles, options.tables)
+        requested = chosen_series(options.series, options.universe)
+        if requested is None and not isinstance(source, SeriesLister):
+            requested = chosen_series(COMPARED_SERIES)
+        return cls(options, profiles, requested or served_series(source), source)
+
+    def finish(self, command: str, notify: Callable[[str], None]) -> Comparison:
+        """Train every profile in every repeat, compare the runs, and write the files.
+
+        Args:
+            command: The command line, for the record.
+            notify: Gets a line about each step.
+
+        Raises:
+            ProfileError: If profiles share a name, the baseline is none of them, or the budget is out of
+                range.
+            DataError: If the candles of a series cannot be read.
+            KeyboardInterrupt: When interrupted; the measuring process is stopped first.
+        """
+        options = self.options
+        if (
+            options.device != "gpu"
+        ):  # only measuring processes look for a GPU; this one would keep it from them
+            choose_device(options.device)
+        placement = local_placement("auto", options.fleet_size, options.device)
+        num_workers = placement.num_workers
+        planned = Comparison(
+            command=command,
+            source=self.source.name,
+            is_demo=not self.source.is_publishable,
+            series=tuple(str(one_series) for one_series in self.series),
+            num_bars={profile.name: options.bars or profile.newest_bars for profile in self.profiles},
+            epochs=None if options.full else options.epochs or 1,
+            num_repeats=options.repeat,
+            baseline=options.baseline_profile or self.profiles[-1].name,
+            formulas=formulas_of(self.profiles),
+            num_workers=measured_workers(num_workers) if placement.is_measured else num_workers,
+        )
+        if not options.overwrite:
+            require_same_comparison(options.out, planned)
+        _check_names([profile.name for profile in self.profiles], planned.baseline)
+        fleet_size = placement.fleet_size if options.fleet_size != "auto" else None
+        comparison = self._measure(planned, fleet_size, notify)
+        write_comparison(options.out, comparison)
+        return comparison
+
+    def _measure(
+        self, planned: Comparison, fleet_size: int | None, notify: Callable[[str], None]
+    ) -> Comparison:
+        """Run every profile in every repeat; `out/runs` keeps every run folder."""
+        options = self.options
+        budgeted = {}
+        for profile in self.profiles:
+            num_bars = planned.num_bars[profile.name]
+            budgeted[profile.name] = profile.with_budget(newest_bars=num_bars, epochs=planned.epochs)
+        pins, download_s = _read_candles(
+            list(budgeted.values()), planned.series, self.source, notify, tables=options.tables
+        )
+        measurements: list[dict[str, Any]] = []
+        failures: dict[str, str] = {}
+        for repeat in range(1, planned.num_repeats + 1):
+            for profile in profile_order(self.profiles, repeat):
+                name = profile.name
+                was_measured = any(measurement["profile"] == name for measurement in measurements)
+                if name in failures and not was_measured:
+                    continue  # all of it failed; another try would take as long and fail as well
+                notify(f"repeat {repeat} of {planned.num_repeats}: {name}")
+                run = locate_run(options.out / "runs", name, is_fresh=True)
+                record = RunRecord.begin(
+                    budgeted[name],
+                    self.source.name,
+                    self.source.is_publishable,
+                    planned.command,
+                    tables=options.tables,
+                )
+                with RunFolder(run, record) as folder:
+                    for series, pin in pins[name].items():
+                        folder.pin(series, pin)
+                request = TrainingRequest(budgeted[name], run, options, fleet_size)
+                (answer,) = run_in_children(
+                    [ChildCall(measure_training, request)], on_message=lambda text: notify(f"  {text}")
+                )
+                for measured in answer.values:
+                    if measured:
+                        of_process = {
+                            "repeat": repeat,
+                            "import_s": round(answer.start_s, 4),
+                            "own_epochs": profile.training.epochs,
+                        }
+                        measurements.append({**measured, **of_process})
+                reason = _failure_reason(answer, run)
+                if reason:
+                    failures[name] = reason
+                    notify(f"{name}: failed: {reason}")
+        finished = with_errors(measurements) if measurements else ()
+        return replace(planned, download_s=download_s, measurements=finished, failures=failures)
 
 
 def profile_order(profiles: Sequence[Profile], repeat: int) -> list[Profile]:
@@ -297,7 +336,7 @@ def measure_training(request: TrainingRequest) -> dict[str, Any] | None:
     record = read_run(request.run)
     series = [Series.parse(name) for name in record.series]
     plan = make_plan(profile, series, request.run, tables=options.tables)
-    fleet_size = options.fleet_size or (len(plan.series) if has_gpu() else 1)
+    fleet_size = request.fleet_size or (len(plan.series) if has_gpu() else 1)
     with tempfile.TemporaryDirectory() as folder:
         store = FeatureStore(Path(folder))
         engine = InProcessEngine(min(fleet_size, len(plan.series)), store=store)

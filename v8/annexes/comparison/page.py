@@ -1,28 +1,15 @@
-"""The measurements of a comparison of profiles, figures computed from them, and the tables and files of both.
-
-Every figure is computed per repeat and then shown as the median over repeats with the smallest and the
-largest. Ratios are computed within one repeat, whose measurements lie close together in time, so that a
-machine that becomes slower does not favour the profile that was measured first.
+"""What is shown of a comparison of profiles: sentences, tables, the recommended profile, and its files.
 
 `compare.json` holds everything, `compare.csv` the figures; `compare.html` shows the tables and sentences of
 the terminal between its charts.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from v8.annexes.comparison.recommendation import (
-    NEGLIGIBLE_PCT,
-    advice,
-    num_series_lower,
-    profile_errors,
-    reason_for_none,
-    recommended_first,
-    windows_note,
-)
 from v8.annexes.comparison.results import (
     FIGURES,
     PROJECTED_MODELS,
@@ -30,6 +17,7 @@ from v8.annexes.comparison.results import (
     Comparison,
     Spreads,
     marked,
+    shared_windows_note,
 )
 from v8.base.errors import ProfileError, listed
 from v8.base.reading import read_json_object
@@ -51,10 +39,12 @@ from v8.base.wording import (
 from v8.model.baselines.baselines import BASELINES
 from v8.profile.tasks import TASKS
 from v8.publish.report.charts import plot
-from v8.publish.report.figures import spread_figure
+from v8.publish.report.figures import Dot, change_pct, spread_figure
 from v8.publish.report.markup import Html, document, element, folded, shown_table
 from v8.publish.report.page import change, provenance, row_of_cards
-from v8.publish.report.verdict import baseline_in_words, titled, verdict_box
+from v8.publish.report.verdict import baseline_in_words, relative_to_naive, titled, verdict_box
+
+NEGLIGIBLE_PCT: Final = 0.5  # errors that differ by no more, in per cent of naive's, count as equal
 
 MOST_CARDS: Final = 4  # profiles that have a card; the chart and the tables have all
 
@@ -96,28 +86,17 @@ CLAIM_NOTE: Final = (
 )
 
 
-class Unit(NamedTuple):
-    """How figures of a unit are written."""
-
-    symbol: str  # for programs, in `compare.csv`
-    write: Callable[[float], str]  # for people
-
-
-UNITS: Final[Mapping[str, Unit]] = {
-    "s": Unit("s", lambda value: say("{n} ms", n=f"{value * 1e3:.3g}") if value < 1 else duration(value)),
-    "s, projected": Unit("s", lambda value: duration(value, is_estimate=True)),
-    "/s": Unit("/s", lambda value: f"{value:,.0f}" if value >= 10 else digits(value)),
-    "bytes": Unit("bytes", lambda value: f"{value / 1e6:,.0f} MB"),
-    "flop": Unit("flop", lambda value: f"{value / 1e6:,.0f} MFLOP" if value >= 1e7 else _small_flop(value)),
-    "%": Unit("%", lambda value: f"{value:.1f} %" if value >= 1 else f"{digits(value)} %"),
-    "epochs": Unit("epochs", count),
-    "": Unit("", lambda value: count(value) if value == int(value) else f"{value:.3f}"),
+UNITS: Final[Mapping[str, Callable[[float], str]]] = {
+    "s": lambda value: say("{n} ms", n=f"{value * 1e3:.3g}") if value < 1 else duration(value),
+    "s, projected": lambda value: duration(value, is_estimate=True),
+    "/s": lambda value: f"{value:,.0f}" if value >= 10 else digits(value),
+    "bytes": lambda value: f"{value / 1e6:,.0f} MB",
+    "flop": lambda value: f"{value / 1e6:,.0f} MFLOP" if value >= 1e7 else f"{digits(value / 1e6)} MFLOP",
+    "%": lambda value: f"{value:.1f} %" if value >= 1 else f"{digits(value)} %",
+    "epochs": count,
+    "": lambda value: count(value) if value == int(value) else f"{value:.3f}",
 }
-"""Every unit of a figure."""
-
-
-def _small_flop(value: float) -> str:
-    return f"{digits(value / 1e6)} MFLOP"
+"""Every unit of a figure, and how people read one in it; `compare.csv` has what stands before a comma."""
 
 
 def assumption(comparison: Comparison) -> str:
@@ -184,6 +163,11 @@ def comparison_files(folder: Path) -> list[Path]:
     return [folder / f"compare.{kind}" for kind in ("json", "csv", "html")]
 
 
+def written(folder: Path) -> str:
+    """Say where the files of a comparison are."""
+    return f"Written: {', '.join(map(str, comparison_files(folder)))}"
+
+
 def require_same_comparison(folder: Path, comparison: Comparison) -> None:
     """Refuse a folder that holds a comparison of other profiles, runs, series, candles or epochs.
 
@@ -210,8 +194,8 @@ def require_same_comparison(folder: Path, comparison: Comparison) -> None:
         raise ProfileError(where=f"param:out {folder}", rule=rule, got=got, fix=fix)
 
 
-def write_comparison(folder: Path, comparison: Comparison) -> list[Path]:
-    """Write `compare.json`, `compare.csv` and `compare.html` into a folder, each atomically; return them."""
+def write_comparison(folder: Path, comparison: Comparison) -> None:
+    """Write `compare.json`, `compare.csv` and `compare.html` into a folder, each atomically."""
     files = comparison_files(folder)
     content = {
         "format": COMPARISON_FORMAT,
@@ -228,7 +212,6 @@ def write_comparison(folder: Path, comparison: Comparison) -> list[Path]:
     write_text(files[1], comparison_csv(comparison))
     with language():
         write_text(files[2], comparison_page(comparison))
-    return files
 
 
 def comparison_csv(comparison: Comparison) -> str:
@@ -240,8 +223,8 @@ def comparison_csv(comparison: Comparison) -> str:
         for figure_name, spread in figures.items():
             ratio = comparison.ratios[profile].get(figure_name, {})
             ratios = [ratio.get(name) for name in names]
-            unit = UNITS[FIGURES[figure_name].unit]
-            rows.append([profile, figure_name, unit.symbol, *spread.values(), *ratios])
+            unit, _, _ = FIGURES[figure_name].unit.partition(",")
+            rows.append([profile, figure_name, unit, *spread.values(), *ratios])
     return Table(columns, rows).csv()
 
 
@@ -378,11 +361,9 @@ def ratio_table(comparison: Comparison) -> Table:
     """Return the figures of every profile as multiples of the baseline profile's."""
     baseline = marked(comparison.baseline, comparison.formulas)
     title = say("As multiples of {name}, within the same repeat", name=baseline)
-    return _figure_table(title, comparison.ratios, FIGURES, comparison.formulas, _ratio)
-
-
-def _ratio(value: float) -> str:
-    return f"× {digits(value)}"
+    return _figure_table(
+        title, comparison.ratios, FIGURES, comparison.formulas, lambda ratio: f"× {digits(ratio)}"
+    )
 
 
 def _figure_table(
@@ -398,7 +379,7 @@ def _figure_table(
         row_spreads = [figures.get(name) for figures in spreads.values()]
         if any(row_spreads):
             figure = FIGURES[name]
-            write_figure = write or UNITS[figure.unit].write
+            write_figure = write or UNITS[figure.unit]
             cells = [_format_spread(spread, write_figure) for spread in row_spreads]
             table.rows.append([term(figure.title), *cells])
     return table
@@ -452,3 +433,130 @@ def cautions(comparison: Comparison) -> list[str]:
             )
         )
     return sentences
+
+
+class ProfileErrors(NamedTuple):
+    """The errors of a profile, and the time that its models take."""
+
+    profile: str  # its name, marked if it is a formula
+    dots: Sequence[Dot]  # by series, its error relative to naive's, mean over the tasks that all models have
+    change_pct: float  # by how many per cent its error is larger than naive's, median over series
+    projected_s: float  # seconds of 40 models with its own epochs
+
+    def __str__(self) -> str:
+        error = relative_to_naive(1.0 + self.change_pct / 100.0)
+        return say("{error}; {cost}", error=error, cost=self.cost)
+
+    @property
+    def cost(self) -> str:
+        """The time that its models take, in words."""
+        time = duration(self.projected_s, is_estimate=True)
+        return say("{num} models take about {time}", num=PROJECTED_MODELS, time=time)
+
+
+def profile_errors(comparison: Comparison) -> list[ProfileErrors]:
+    """Return errors and times of the profiles, the smallest error first; empty without a common task."""
+    figures = comparison.figures
+    if not figures:
+        return []
+    multiples = comparison.models.filter(like="relative_mae.")
+    multiples = multiples.dropna(how="all").dropna(axis="columns")  # a series without shared windows has none
+    changes_pct = multiples.mean(axis="columns").dropna().map(change_pct)
+    all_errors = []
+    for profile, of_profile in changes_pct.groupby(level="profile", sort=False):
+        by_series = of_profile.groupby(level="series", sort=False).median()  # over repeats
+        all_errors.append(
+            ProfileErrors(
+                profile=marked(str(profile), comparison.formulas),
+                dots=[Dot(str(series), pct) for series, pct in by_series.items()],
+                change_pct=float(by_series.median()),
+                projected_s=figures[str(profile)]["projected_40_s"]["median"],
+            )
+        )
+    return sorted(all_errors, key=lambda errors: errors.change_pct)
+
+
+def advice(comparison: Comparison) -> list[str]:
+    """Recommend a profile, with its error and its time, and name alternatives.
+
+    The recommended one is the fastest of the profiles whose errors count as equal to the smallest. Where none
+    is recommended, the reason comes first, then the rule, if enough was trained to apply it. The fastest one
+    is named with its error only where errors of profiles may be compared.
+    """
+    by_error = profile_errors(comparison)
+    if not by_error:
+        return []
+    by_time = sorted(by_error, key=lambda errors: errors.projected_s)
+    best = by_error[0]
+    fastest = by_time[0]
+    reason = reason_for_none(comparison, by_error)
+    # Errors are compared where they are of the same steps, after a whole training.
+    are_comparable = comparison.epochs is None and len(set(comparison.horizons.values())) == 1
+    result = fastest.cost if reason and not are_comparable else str(fastest)
+    fastest_sentence = say("The fastest is {name}: {result}.", name=fastest.profile, result=result)
+    if reason and comparison.epochs is not None:
+        return [reason, fastest_sentence]
+    if reason:
+        rule = say(
+            "Where one is recommended, medians that are at most {points} points apart count as equal, and it "
+            "is the fastest of those with the lowest.",
+            points=NEGLIGIBLE_PCT,
+        )
+        return [reason, rule, fastest_sentence]
+    recommended = _recommended(by_error)
+    sentences = [say("Take {name}: {result}.", name=recommended.profile, result=recommended)]
+    if best is not recommended:
+        sentences.append(say("The smallest error has {name}: {result}.", name=best.profile, result=best))
+    if fastest is not recommended:
+        sentences.append(fastest_sentence)
+    return sentences
+
+
+def _recommended(by_error: Sequence[ProfileErrors]) -> ProfileErrors:
+    """Return the fastest of the profiles whose errors count as equal to the smallest, the first."""
+    smallest = by_error[0].change_pct
+    equal_to_best = [errors for errors in by_error if errors.change_pct - smallest <= NEGLIGIBLE_PCT]
+    return min(equal_to_best, key=lambda errors: errors.projected_s)
+
+
+def recommended_first(comparison: Comparison) -> tuple[list[ProfileErrors], bool]:
+    """Return the profiles by their errors, the recommended one first, and whether there is one."""
+    by_error = profile_errors(comparison)
+    if not by_error or reason_for_none(comparison, by_error):
+        return by_error, False
+    first = _recommended(by_error)
+    return [first, *(errors for errors in by_error if errors is not first)], True
+
+
+def num_series_lower(errors: ProfileErrors, others: Sequence[ProfileErrors]) -> tuple[int, int]:
+    """Count the series in which a profile has the smallest error, and those that all profiles have."""
+    own = {dot.name: dot.change_pct for dot in errors.dots}
+    by_other = [{dot.name: dot.change_pct for dot in other.dots} for other in others]
+    shared = [name for name in own if all(name in other for other in by_other)]
+    lower = [name for name in shared if all(own[name] < other[name] for other in by_other)]
+    return len(lower), len(shared)
+
+
+def reason_for_none(comparison: Comparison, by_error: Sequence[ProfileErrors]) -> str:
+    """Say why no profile is recommended; empty if one is.
+
+    `by_error` has at least one profile, the one with the smallest error first.
+    """
+    if comparison.epochs is not None:
+        return say(
+            "No profile is recommended: so short a training shows which one is fast, but not yet which one "
+            "forecasts well."
+        )
+    if len(set(comparison.horizons.values())) > 1:
+        return say("No profile is recommended: they look differently far ahead.")
+    if by_error[0].change_pct >= 0.0:
+        return say("No profile is recommended: none has a lower error than the naive forecast.")
+    return ""
+
+
+def windows_note(comparison: Comparison) -> list[str]:
+    """Say on how many windows the profiles are compared; nothing if none was measured."""
+    if not comparison.measurements:
+        return []
+    num_own = {marked(name, comparison.formulas): num for name, num in comparison.num_windows.items()}
+    return [shared_windows_note(comparison.num_shared_windows, num_own)]

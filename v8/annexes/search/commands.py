@@ -4,13 +4,13 @@ from typing import TYPE_CHECKING
 
 from typer import echo
 
-from v8.annexes.search.options import SearchOptions, prepare_search
+from v8.annexes.search import SearchOptions
 from v8.base.process import command
 from v8.base.wording import ABSENT, Table
 from v8.cli import shared as cli
 from v8.cli.shared import takes_options
 
-if TYPE_CHECKING:  # as in `v8.annexes.search.options`
+if TYPE_CHECKING:  # usage errors are reported before this is imported
     from v8.annexes.search.search import Search
 
 
@@ -22,6 +22,8 @@ def search(options: SearchOptions) -> None:
         v8 search frontier --trials 50 --hours 8
         v8 search mine.yaml --ranges ranges.yaml --series BTCUSDT-15m
     """
+    from v8.annexes.search.search import prepare_search
+
     continuing = command("search", *options.words())
     prepared = prepare_search(options, continuing, cli.run_display())
     cli.settle_process(options.device)

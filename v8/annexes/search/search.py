@@ -17,6 +17,7 @@ The values of a trial depend on the seed and on the trials that have ended, and 
 changes. So a trial that was interrupted is drawn again, and continues in its folder.
 """
 
+import json
 import math
 import os
 import time
@@ -24,24 +25,29 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
 import yaml
 
-from v8.annexes.search.options import Ranges, changed
+from v8.annexes.search import Hours, NumTrials, Ranges, SearchOptions, read_ranges
 from v8.annexes.search.trial_record import RECORD_FILE, Trial, TrialRecord, set_aside
-from v8.base.child import resource_scope
+from v8.api.arguments import RawCandles, in_python, maybe_path, profile_file, series_list, source_of
+from v8.api.results import ProgressLines, fold_observer
+from v8.base.child import resource_scope, run_in_child, send_message
 from v8.base.errors import ArtifactError, DataError, ProfileError, SeriesError, listed
-from v8.base.process import set_exit_message
+from v8.base.hardware import process_variables
+from v8.base.process import command, set_exit_message, watch_interrupts
+from v8.base.records import AtLeastOne
+from v8.base.registry import require_package
 from v8.base.storage import write_text
 from v8.base.wording import frame_csv, number
-from v8.data.market.sources.source import CandleSource
+from v8.data.market.sources.source import CandleSource, open_source
 from v8.model.evaluation.evaluation import MODEL
 from v8.model.evaluation.fold_losses import Cell, tested
 from v8.model.evaluation.significance import ALPHA, corrected_p_values
-from v8.profile.profile import Profile
+from v8.profile.profile import Profile, config_path, load_profile, profile_names
 from v8.runs.backtest import (
     PLAN_FILE,
     Backtest,
@@ -54,12 +60,154 @@ from v8.runs.backtest import (
     results_of,
     run_fold,
 )
+from v8.runs.engines import choose_engine
 from v8.runs.events import Note, RunObserver, observed
+from v8.runs.options import NumBars, NumFolds, chosen_series, require_covariate_files, served_series
 from v8.runs.plan import Engine, make_plan
 
 START: Final = "start"  # folder of the profile that a search starts from, and its name among forecasters
 FILES: Final = ("winner.yaml", "trials.csv", "trials.json")  # that are written in the end
 NEIGHBOURS: Final = 5  # trials, itself included, whose median objective ranks a trial
+
+
+@in_python
+def search(
+    candles: RawCandles = "vision",
+    profile: str | Path | Profile = "frontier",
+    *,
+    trials: NumTrials = 20,
+    hours: Hours | None = None,
+    ranges: str | Path | None = None,
+    folds: NumFolds = 3,
+    later: NumFolds = 2,
+    series: str | Sequence[str] | None = None,
+    history: NumBars | None = None,
+    bars: AtLeastOne | None = None,
+    out: str | Path | None = None,
+    progress: bool = True,
+) -> pd.DataFrame:
+    """Search better settings of a profile by back-tests; the same call again continues.
+
+    It is the command `search`, which needs the extra `search` of v8.
+
+    Args:
+        candles: As for `v8.train`.
+        profile: What to start from, as for `v8.train`.
+        trials: Trials in all, those of earlier calls included.
+        hours: Hours after which no trial is started; None for no limit.
+        ranges: The file of ranges; None for search/NAME.yaml next to the profile.
+        folds: Folds that trials are evaluated on.
+        later: Later folds that evaluate only the winner.
+        series: Such as "BTCUSDT-15m", or several; None for all there are.
+        history: Newest candles that the folds lie in; None for all there are.
+        bars: Candles of each fold; None for the profile's.
+        out: Its folder; None for searches/PROFILE.
+        progress: Whether to print lines about it.
+
+    Returns:
+        A row for each trial that ended, and the last for the start; the index `trial` counts from 1:
+
+        * `state`: "winner", "complete" or "pruned"; missing for the start. `profile`: its name, text.
+        * `folds`: folds that were finished.
+        * `objective`: mean error divided by the best baseline's, unitless; lower is better.
+        * a column for each searched key, in the unit of the profile.
+        * `plateau`: median objective of the five nearest trials, by which the winner is chosen.
+
+        `attrs["folder"]` is the folder; winner.yaml in it is the profile of the winner, ready for `v8.train`.
+
+    Raises:
+        V8Error: If the start cannot be evaluated, or no trial finished all folds.
+
+    >>> import v8
+    >>> table = v8.search("vision", "frontier", series="BTCUSDT-1h", trials=50)  # doctest: +SKIP
+    >>> run = v8.train("vision", f"{table.attrs['folder']}/winner.yaml")  # doctest: +SKIP
+    """
+    names = series_list(series)
+    source = source_of(candles, names)
+    name = (profile if isinstance(profile, Profile) else load_profile(str(profile))).name
+    folder = Path(out) if out else Path("searches") / name
+    options = SearchOptions(
+        profile=str(profile_file(profile)),
+        trials=trials,
+        hours=hours,
+        ranges=maybe_path(ranges),
+        folds=folds,
+        later=later,
+        series=tuple(names),
+        history=history,
+        bars=bars,
+        out=folder,
+        **source,
+    )
+    run_in_child(
+        search_in_child,
+        options,
+        where="v8.search",
+        environment=process_variables("auto"),
+        on_message=print if progress else None,
+    )
+    return read_trials(folder)
+
+
+def search_in_child(options: SearchOptions) -> str:
+    """Carry out a search in a process of its own, which sends lines about it; return its verdict."""
+    watch_interrupts()
+    continuing = command("search", *options.words())
+    prepared = prepare_search(options, continuing, ProgressLines(send_message))
+    verdict = prepared.search(options.trials, options.hours)
+    send_message(verdict)
+    return verdict
+
+
+def read_trials(folder: Path) -> pd.DataFrame:
+    """Read `trials.csv` of a folder."""
+    table = pd.read_csv(folder / "trials.csv", index_col="trial")
+    table.attrs["folder"] = str(folder)
+    return table
+
+
+def prepare_search(options: SearchOptions, continuing: str, display: RunObserver) -> "Search":
+    """Check the options, and turn them into a search that only has to be begun.
+
+    Args:
+        options: The options.
+        continuing: The command line that continues, for the record.
+        display: Shows what happens in the folds of the trials.
+
+    Raises:
+        V8Error: If one of the options cannot mean anything, or what it names is not there.
+    """
+    profile = load_profile(options.profile).with_budget(newest_bars=options.bars)
+    require_package("optuna", where=command("search"), rule="needs the extra `search` of v8")
+    requested = chosen_series(options.series)
+    source = open_source(options.source, data_dir=options.data_dir)
+    require_covariate_files([profile], options.tables)
+    series = requested or served_series(source)
+
+    is_shipped = options.profile in profile_names()
+    file = config_path(options.profile) if is_shipped else Path(options.profile)
+    ranges = read_ranges(options.ranges or file.parent / "search" / file.name, profile)
+    engine = choose_engine(
+        options.engine, device=options.device, workers=options.workers, address=options.address
+    )
+    num_folds = options.folds + 1 + options.later
+    return Search(
+        path=options.out or Path("searches") / profile.name,
+        start=Backtest(
+            profile=profile,
+            series=series,
+            num_folds=num_folds,
+            history_bars=options.history,
+            command=continuing,
+            tables=options.tables,
+        ),
+        ranges=ranges,
+        num_later=options.later,
+        source=source,
+        engine=engine,
+        observer=fold_observer(display),
+        is_redone=options.redo,
+    )
 
 
 @dataclass
@@ -317,3 +465,11 @@ def plateaus(trials: pd.DataFrame, ranges: Ranges, start_objectives: Sequence[fl
     nearest = np.argsort(distances, axis=1, kind="stable")[:, :NEIGHBOURS]
     medians = [objectives.iloc[neighbours].median() for neighbours in nearest]
     return pd.Series(medians, measured.index, float)
+
+
+def changed(profile: Profile, ranges: Ranges, drawn: Mapping[str, Any]) -> Profile:
+    """Return a profile with drawn values; `ProfileError` if they do not fit together."""
+    values = {}
+    for key, value_range in ranges.items():
+        values[key] = json.loads(drawn[key]) if value_range.choices else drawn[key]
+    return profile.but(**values)

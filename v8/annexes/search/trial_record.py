@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import pandas as pd
 
-from v8.annexes.search.options import Range, Ranges
+from v8.annexes.search import Range, Ranges
 from v8.base.errors import ArtifactError, StorageError, V8Error, shown
 from v8.base.storage import digest_json
 

@@ -124,21 +124,6 @@ class PerpetualLive(_Perpetuals, LiveSource):
         return _required(rates, now_s, name, candles.series, self.name)
 
 
-def open_vision() -> PerpetualVision:
-    """Open the source `vision-um`."""
-    return PerpetualVision()
-
-
-def open_live() -> PerpetualLive:
-    """Open the source `live-um`."""
-    return PerpetualLive()
-
-
-def open_rest() -> PerpetualRest:
-    """Open the source `rest-um`."""
-    return PerpetualRest()
-
-
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _FundingZips(ArchiveZips):
     """The zips of the funding rates of one contract."""

@@ -1,8 +1,18 @@
-"""The command `worth`; its options are those of `WorthOptions`."""
+"""The command `worth`, and what it prints; `backtest --worth` prints it for the folds of a back-test."""
 
-from v8.annexes.trading.options import WorthOptions
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from v8.annexes.trading import TradingTerms, WorthOptions
 from v8.cli import shared as cli
 from v8.cli.shared import takes_options
+from v8.data.market.sources.source import CandleSource, OpenedSource
+
+if TYPE_CHECKING:  # usage errors are reported before these are imported
+    from v8.annexes.trading.rules import TradingResults
+    from v8.publish.report.markup import Html
+    from v8.runs.backtest import BacktestResults
 
 
 @takes_options(WorthOptions)
@@ -20,7 +30,40 @@ def worth(options: WorthOptions, lang: cli.LangOption = None) -> None:
     """
     names = options.series_names()
     open_source = cli.candles_of_models(options, options.run)
+    _print_trading(options.run, options.terms(), open_source, names)
 
-    from v8.annexes.trading.printing import print_trading
 
-    print_trading(options.run, terms=options.terms(), names=names, open_source=open_source)
+def backtest_section(path: Path, backtest: "BacktestResults", candles: CandleSource) -> "Html":
+    """Print and write what trading by the models of a back-test would have gained; return it for its page."""
+    from v8.annexes.trading.page import trading_section
+    from v8.base.wording import language
+    from v8.publish.report.markup import join
+    from v8.runs.backtest import recorded_folders
+
+    opened = OpenedSource(candles, recorded_folders(path).tables)
+    results = _print_trading(path, TradingTerms(), lambda _: opened)
+    with language():
+        return join(trading_section(results))
+
+
+def _print_trading(
+    place: Path,
+    terms: TradingTerms,
+    open_source: Callable[[str], OpenedSource],
+    names: Sequence[str] = (),
+) -> "TradingResults":
+    """Print and write what trading by the models of a place would have gained; see `measure_trading`."""
+    from v8.annexes.trading.page import figure_tables, gains_tables, sentences
+    from v8.annexes.trading.worth import finish_trading
+    from v8.base.terminal import print_lines, print_page, print_table
+    from v8.publish.report.markup import DEMO_WARNING
+
+    cli.settle_process()
+    results, files = finish_trading(place, terms, open_source, names)
+    lines = [DEMO_WARNING] if results.is_demo else []
+    print_lines(*lines, *sentences(results))
+    for table in (*gains_tables(results.pooled), *figure_tables(results)):
+        print_table(table)
+    print_lines(f"Written: {', '.join(map(str, files))}")
+    print_page(files[-1])
+    return results

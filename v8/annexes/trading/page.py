@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import pandas as pd
 
+from v8.annexes.trading import BPS
 from v8.annexes.trading.rules import (
-    BPS,
     MIN_DAYS,
     NAIVE,
     PERFECT_FORESIGHT,
@@ -321,7 +321,8 @@ def _trading_content(results: TradingResults) -> Iterator[Html]:
     money, scores = _money_and_scores(results.pooled)
     yield verdict_box(scope, *_verdicts_of_groups(money, scores))
     yield row_of_cards(_money_card(result, results) for result in money)
-    yield element("div", *_plots(results), class_="charts")
+    plots = [_plot(one, results.curves[one.rule]) for one in results.pooled if one.rule in results.curves]
+    yield element("div", *plots, class_="charts")
     yield folded(say("The same in sentences"), *(element("p", sentence) for sentence in sentences(results)))
     yield shown_table(_short_table([*money, *scores]), class_="wrapped figures")
     tables = [shown_table(table, class_="wrapped figures") for table in rules_tables(results.pooled)]
@@ -376,12 +377,6 @@ def _short_table(results: Iterable[RuleResult]) -> Table:
         cells.append(between(column(result.interval)) if result.interval else ABSENT)
         rows.append([*cells, p_value(best.corrected_p_value), unit])
     return Table(head, rows)
-
-
-def _plots(results: TradingResults) -> Iterator[Html]:
-    for result in results.pooled:
-        if result.rule in results.curves:
-            yield _plot(result, results.curves[result.rule])
 
 
 def _plot(result: RuleResult, earned: pd.DataFrame) -> Html:

@@ -36,6 +36,7 @@ import pandas as pd
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from v8.annexes.trading import BPS, TradingTerms
 from v8.base.arrays import FloatArray
 from v8.base.errors import DataError, listed
 from v8.model.evaluation.evaluation import MODEL
@@ -60,7 +61,6 @@ NO_TRADE_BAND: Final = 0.5
 """Share by which a position may differ from the wanted one before it is changed; a narrower band costs more
 in trades than it gains."""
 INTERVAL: Final = 0.9  # nominal coverage of the interval of the last close, a share
-BPS: Final = 1e4  # basis points in 1
 MIN_DAYS: Final = 10  # fewer days show nothing about how days differ
 NUM_DRAWS: Final = 9_999  # of the bootstrap
 GAIN = "gain"
@@ -85,21 +85,6 @@ RuleOutcome: TypeAlias = dict[str, Any]
 """Outcome of a rule in each window, shape (N,), or over all windows: its `GAIN` in its unit, and figures by
 their labels. Where a position is held, `EARNED` is its return in the next bar after costs, as a share of
 wealth."""
-
-
-@dataclass(frozen=True)
-class TradingTerms:
-    """Costs of trading and limits of risk, as shares."""
-
-    fee: float = 0.001  # of each trade
-    spread: float = 0.0002  # between bid and ask; a market order pays half of it
-    target: float = 0.4  # volatility per year that a position aims at
-    max_leverage: float = 2.0  # largest position, as a multiple of the wealth
-
-    @property
-    def taker(self) -> float:
-        """Cost of a market order, a share of its value."""
-        return self.fee + self.spread / 2
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from v8.annexes.trading.rules import NAIVE, PERFECT_FORESIGHT, TRADING_RULES
-from v8.annexes.trading.study import (
+from v8.annexes.trading.worth import (
     FORMULAS,
     ForecastCandles,
     forecasts_of,
