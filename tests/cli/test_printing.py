@@ -154,7 +154,7 @@ def test_a_finished_series_says_what_it_is_worth_and_how_much_is_left(
         SeriesOutcome(FOUR, seconds=90.0),
     ]
     lines = plain_lines(capsys, make_plan(ONE, TWO, THREE, FOUR), events)
-    # All of it takes milliseconds here; tests/runs/test_pace.py sets the clock.
+    # All of it takes milliseconds here; tests/runs/test_estimate.py sets the clock.
     assert [line for line in lines if "ended" in line] == [
         "BTCUSDT-1h: candles: 3.4 % lower error than the naive forecast, 12 s "
         "(1 of 4 ended, 1 still training)",
