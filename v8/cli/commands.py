@@ -57,10 +57,10 @@ def run(
         print_profiles()
         return
     _check_places(options.runs, options.publish)
-    continuing = command("run", *options.words(), *cli.language_words(lang))
-    prepared = PreparedRun.from_options(options, continuing)
-    # After what is refused in a moment, and before TensorFlow starts. To find the GPU of `--device gpu` it
-    # has started already, but then there is nothing to set.
+    continue_command = command("run", *options.words(), *cli.language_words(lang))
+    prepared = PreparedRun.from_options(options, continue_command)
+    # After what is refused in a moment, and before TensorFlow starts. To find the GPU of `--device gpu`
+    # TensorFlow has started already, but then there is nothing to set.
     cli.settle_process(options.device)
     echo(f"{'Planning' if dry_run else 'Preparing'} a run of {prepared.plan.profile.name}.")
 

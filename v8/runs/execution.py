@@ -69,7 +69,7 @@ def run_plan(
         observer: Follows the run; a note reaches it once, however often it is made.
         command: The command line that continues, for the run's record.
         lists_all_series: Whether the record names every series before the first is trained, as that of a
-            later generation (see `v8.runs.serving`) does.
+            later generation (the models of one renewal, see `v8.runs.serving`) does.
 
     Raises:
         V8Error: If the folder is another run's, held by another process, or cannot be written.
@@ -93,14 +93,14 @@ def run_plan(
         # The folder is held from here on: what another process has finished since planning is not done again.
         current = plan.with_statuses(folder.record.series)
         with (
-            observed(observer, current, source.name, folder.save_record) as follower,
-            warnings_as_notes(follower),
+            observed(observer, current, source.name, folder.save_record) as filtered_observer,
+            warnings_as_notes(filtered_observer),
             with_variables(engine.variables),
         ):
             for note in drop_notes:
-                follower.on_event(note)
-            summary = execute(current, folder, source, engine, follower)
-            follower.on_finished(summary)
+                filtered_observer.on_event(note)
+            summary = execute(current, folder, source, engine, filtered_observer)
+            filtered_observer.on_finished(summary)
     return summary
 
 
@@ -123,7 +123,7 @@ def execute(
     reading = reader.read_all()
     failures = [*damaged.values(), *reading.failures]
     jobs: list[Job] = []
-    loops: Loops = "stepwise"
+    loops: Loops = "stepwise"  # how networks loop over time steps; it matters where something is trained
     if reading.ready:
         observer.on_event(GettingReady(f"Getting ready to train {len(reading.ready)} series."))
         device_settings = resolve_device_settings(plan.profile, folder, observer)

@@ -13,7 +13,7 @@ The compiled program, the feature store and TensorFlow itself are set up once a 
 series ended; every error but Ctrl-C is caught and becomes that outcome.
 
 `LocalEngine` (`v8.runs.engines`) hands its jobs to `InProcessEngine` where one process is enough. The
-processes of `v8.runs.workers` and those of other engines use it, too, each for its own jobs.
+processes of `v8.runs.workers` and those of other engines use `InProcessEngine`, too, each for its own jobs.
 """
 
 import gc
@@ -86,7 +86,7 @@ class SeriesPipeline:
     def make_artifacts(
         self, jobs: Sequence[Job], fleet_size: int, observer: RunObserver, check_interrupt: Callable[[], None]
     ) -> Iterator[SeriesOutcome]:
-        """Make artefacts in programs of at most so many series; yield how each series ended.
+        """Make artefacts in fleets of at most `fleet_size` series; yield how each series ended.
 
         `check_interrupt` is called between two batches, and raises KeyboardInterrupt to stop there.
         """

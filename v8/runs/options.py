@@ -257,7 +257,7 @@ class PreparedRun:
 
     options: RunOptions  # as they were given
     command: str  # the command line that continues
-    requested: tuple[Series, ...]  # series that the user named; none stands for all there are
+    requested: tuple[Series, ...]  # series that the user named; empty: all there are
     plan: "Plan"  # what is to be done
     source: CandleSource  # where candles come from
     engine: "Engine"  # what trains

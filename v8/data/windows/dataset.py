@@ -8,7 +8,8 @@ none shares a row with a window of another span.
 A window is never copied out of the table before its batch is made: memory grows with rows times
 (features + horizon x targets), never with the lookback.
 
-Shapes: N rows, W windows, S steps, B batch, M model, T lookback, F features, H horizon, C columns of a task.
+Shapes: N rows of the table, W windows, S batches of an epoch, B windows of a batch, M models, T lookback, F
+features, H horizon, C columns of a task.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

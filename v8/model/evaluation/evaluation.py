@@ -273,9 +273,9 @@ def evaluate_test_span(
     """
     fitted = _fitted_baselines(data.spans["train"], data.scaling)
     evaluation, losses = _evaluate(data.spans["test"], model_forecasts, fitted)
-    choosing = [task for task in evaluation.tasks if reference_baseline(task) not in fitted]
-    errors = _baseline_errors(data.spans["validation"], choosing, fitted)
-    return replace(evaluation, validation_mae=errors), losses
+    tasks_without_reference = [task for task in evaluation.tasks if reference_baseline(task) not in fitted]
+    validation_errors = _baseline_errors(data.spans["validation"], tasks_without_reference, fitted)
+    return replace(evaluation, validation_mae=validation_errors), losses
 
 
 def _baseline_errors(

@@ -419,18 +419,18 @@ class _FleetFit:
     def _train_epoch(self) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
         """Train for one epoch; return losses and last learning rates, each of shape (M,).
 
-        A loss is the mean over windows by their weights, which the step sums in `weight_sum`.
+        A loss is the mean over windows by their loss weights, which the step sums in `weight_sum`.
         """
         is_active = np.array([training.is_active for training in self._trainings])
         self._state = self._state.with_empty_sums()
-        num_steps = [
+        num_own_batches = [
             num_batches(training.member.data.num_windows("train"), self._settings.windows_per_step)
             for training in self._trainings
         ]
         for number, indices_BM in enumerate(next(self._epochs)):  # the batches of the next epoch
             rates = np.zeros(len(is_active), np.float32)
             for slot, training in enumerate(self._trainings):
-                rates[slot] = self._learning_rate(training.progress, number, num_steps[slot])
+                rates[slot] = self._learning_rate(training.progress, number, num_own_batches[slot])
             self._state = self._trainer.train_batch(self._state, rates, is_active, self._tables, indices_BM)
         sums = np.asarray(self._state.loss_sum, np.float64)
         losses = np.divide(sums, np.asarray(self._state.weight_sum), out=np.zeros_like(sums), where=is_active)

@@ -1,10 +1,10 @@
 """What a run shows of its finished series: leaderboard, report and timing.
 
-`ReportWriter` follows a run and writes them again when a series has ended, every few seconds at most, in a
-large run as often as takes a twentieth of its time, and at its end (`v8.base.storage`).
+`ReportWriter` follows a run. It writes them after a series has ended, every few seconds at most, in a large
+run so seldom that it takes a twentieth of the time (`v8.base.storage`), and at the end of the run.
 
-Of each series the model that serves is shown. None of it is needed to go on: a file that cannot be written,
-and a series whose files are damaged, are reported and left out.
+Of each series the model in use is shown (`v8.runs.serving`). None of it is needed to go on: a file that
+cannot be written, and a series whose files are damaged, are reported and left out.
 """
 
 import os
@@ -96,7 +96,7 @@ class ReportWriter(RunObserver):
         self._is_training = False
 
     def on_event(self, event: Event) -> None:
-        """Write the outputs when a series has ended, if it is time; nothing before the first is trained."""
+        """Write the outputs when a series has ended, if it is time; nothing before training begins."""
         if isinstance(event, GettingReady):
             self._is_training = True
         if self._only_at_end or not self._is_training or not isinstance(event, SeriesOutcome):
@@ -129,7 +129,7 @@ class ReportWriter(RunObserver):
 class _DrawnSeries:
     """A finished series as the outputs show it."""
 
-    folder: Path  # of the model that serves
+    folder: Path  # of the model in use
     written_ns: int  # when its metadata was written, since the epoch; 0 where there is none
     result: SeriesResult | None  # None where its files are damaged
     body: Html | None  # its part of the page; None where that is in a file of its own
