@@ -1,12 +1,10 @@
-"""The task of ranges goes all the way: from the profile to the published model, the table and the page."""
+"""The task of ranges: first in the evaluation and on the page, and printed in per cent."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,30 +14,7 @@ from v8.data.market.sources.source import open_source
 from v8.forecaster.forecaster import Forecaster
 from v8.forecaster.metadata import read_metadata
 from v8.model.evaluation.leaderboard import rank_results, read_result
-from v8.profile.profile import load_profile
 from v8.publish.report.page import first_screen
-
-
-@pytest.mark.nightly
-@pytest.mark.tf
-@pytest.mark.parametrize("way", ["anchored", "ranged"])
-def test_ranges_go_all_the_way(run_task: Callable[..., Any], way: str) -> None:
-    run = run_task("range", way)
-    assert "range_relative_mae" in run.leaderboard.splitlines()[0]
-    ranges = run.plain["range"]
-    assert ranges.shape == (1, 3, 2)
-    assert (ranges > 0).all()
-    assert (ranges[:, :, 1] >= ranges[:, :, 0]).all()
-
-
-@pytest.mark.parametrize("name", ["frontier", "range_paths"])
-def test_the_profiles_of_ranges_forecast_them(name: str) -> None:
-    assert list(load_profile(name).tasks) == ["ohlc", "bands", "volatility", "range"]
-
-
-@pytest.mark.parametrize("name", ["aligned", "stable", "v7"])
-def test_the_profiles_of_the_lineage_do_not(name: str) -> None:
-    assert "range" not in load_profile(name).tasks
 
 
 @pytest.mark.tf

@@ -11,7 +11,6 @@ from tiny_profiles import demo_data, tiny_profile
 from v8.base.errors import DataError
 from v8.data.market.series import Series, load_universe
 from v8.data.windows.dataset import windows_without_holes
-from v8.model.networks.programs import training_flop_per_window
 from v8.runs.options import RunOptions
 from v8.runs.plan import make_plan, series_seed
 
@@ -48,12 +47,6 @@ def test_windows_are_counted_as_the_split_does() -> None:
     assert windows_without_holes(profile.newest_bars, profile) == {
         name: data.num_windows(name) for name in spans
     }
-
-
-def test_flop_of_a_dense_network_follow_the_formula() -> None:
-    profile = tiny_profile("lstm_dense", features=("open", "high", "low", "close"))
-    # Two LSTMs of 6 and 4 units over 20 bars: 20 x 8 x (6 x (4 + 6) + 4 x (6 + 4)) = 16,000; times 3.
-    assert training_flop_per_window(profile) == 48_000
 
 
 @pytest.mark.parametrize("name", ["aligned", "stable", "v7"])

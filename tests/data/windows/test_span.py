@@ -14,7 +14,7 @@ from tiny_profiles import demo_data, demo_table, table_with, tiny_profile, tiny_
 from v8.data.features import FeatureTable
 from v8.data.market.series import Series
 from v8.data.windows.dataset import SeriesData
-from v8.data.windows.span import Span
+from v8.data.windows.span import LARGEST_KEPT_BYTES, PerTask, Span
 from v8.model.baselines.baselines import BASELINES
 from v8.profile.columns import OHLC
 from v8.profile.tasks import TASKS
@@ -207,3 +207,21 @@ def test_in_parts_everything_has_the_same_value_to_the_bit(monkeypatch: pytest.M
 def _forecast(data: SeriesData, baseline: str) -> Mapping[str, np.ndarray]:
     """Fit a baseline to the train span, and forecast the test span."""
     return BASELINES[baseline].fitted(data.spans["train"], data.scaling)(data.spans["test"])
+
+
+def test_what_is_small_is_computed_once_and_what_is_large_each_time() -> None:
+    asked: list[str] = []
+    num_large = LARGEST_KEPT_BYTES // 8 + 1
+
+    def compute(task: str) -> np.ndarray:
+        asked.append(task)
+        return np.zeros(num_large if task == "large" else 1)  # untouched zeros take no memory
+
+    arrays = PerTask(["small", "large"], compute)
+    for _ in range(2):
+        assert {task: len(values) for task, values in arrays.items()} == {"small": 1, "large": num_large}
+    assert asked == ["small", "large", "large"]
+    assert list(arrays) == ["small", "large"]
+    assert "other" not in arrays
+    with pytest.raises(KeyError, match="other"):
+        arrays["other"]

@@ -1,28 +1,13 @@
-"""Quantiles: what validation corrects, and the weighted median."""
+"""Quantiles: what validation corrects."""
 
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
 
-from v8.base.arrays import weighted_median
 from v8.model.baselines.ranges import conformal_widths, trusted_share
 from v8.profile.columns import outer
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
-
-
-@given(st.lists(st.floats(-9, 9), min_size=1, max_size=40))
-def test_no_number_is_nearer_to_all_values_than_their_weighted_median(values: list[float]) -> None:
-    points = np.array(values)
-    weights = np.arange(1.0, len(values) + 1)
-    median = weighted_median(points, weights)
-
-    def loss(guess: float) -> float:
-        return float((weights * np.abs(points - guess)).sum())
-
-    assert loss(median) <= min(map(loss, values)) + 1e-9
 
 
 def test_stretched_quantiles_hold_their_share_of_later_windows_however_far_they_lay_off() -> None:

@@ -13,7 +13,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
-from broken_http import BROKEN, LATEST_S, STALLED, RawServer, answer
+from broken_http import BROKEN, STALLED, RawServer, answer
 
 from v8.base.errors import DataError
 from v8.base.http_client import RetryPolicy, TimeLimits
@@ -59,21 +59,6 @@ def test_a_broken_answer_is_one_sentence(downloader: Downloader, pieces: list[by
         downloader.fetch(f"{server.url}/a", max_bytes=1_000)
     assert len(str(caught.value)) <= 600
     assert str(caught.value).isprintable()
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(("pieces", "repeats"), STALLED.values(), ids=STALLED)
-def test_an_answer_that_never_ends_is_tried_again_and_then_a_sentence(
-    downloader: Downloader, pieces: list[bytes | float], repeats: bool
-) -> None:
-    begun_s = time.monotonic()
-    with (
-        closing(RawServer(pieces, repeats=repeats, stays=True)) as server,
-        pytest.raises(DataError, match=rf"within {NUM_TRIES} tries; got a broken"),
-    ):
-        downloader.fetch(f"{server.url}/a", max_bytes=1_000)
-    assert time.monotonic() - begun_s < LATEST_S
-    assert server.num_connections == NUM_TRIES
 
 
 def test_who_waits_long_is_told_how_long_and_at_which_try(downloader: Downloader) -> None:
