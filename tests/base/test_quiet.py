@@ -1,4 +1,4 @@
-"""What reaches standard error of a process that starts TensorFlow."""
+"""What reaches standard error of a process that starts TensorFlow, and what it imports."""
 
 from __future__ import annotations
 
@@ -79,3 +79,27 @@ def run(program: str, level: str | None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False
     )
+
+
+IMPORTS = """
+import gc, sys
+from v8.base.process import quiet_start
+with quiet_start():
+    assert not gc.isenabled()
+    import v8.runs.local
+    print(*sorted({"jax", "matplotlib", "IPython", "keras", "tensorflow"} & set(sys.modules)))
+assert gc.isenabled()
+import matplotlib.pyplot, jax
+print(matplotlib.pyplot.figure().get_figwidth() > 0, jax.numpy.ones(2).sum())
+"""
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("level", ["2", None])
+def test_tensorflow_starts_without_what_v8_does_not_use_and_whoever_asks_later_gets_it(
+    level: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("jax", reason="needs JAX: pip install jax")
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    process = run(IMPORTS, level)
+    assert process.stdout.splitlines() == ["keras tensorflow", "True 2.0"], process.stderr
