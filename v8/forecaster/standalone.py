@@ -39,7 +39,7 @@ model says what each column means. Written by v8 {version}; MIT licence.
 
 from collections.abc import Mapping
 from functools import reduce
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
