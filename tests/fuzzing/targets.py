@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 
 import pandas as pd
 from odd_values import ARRAYS, OBJECTS
@@ -328,3 +329,5 @@ def _warm_up(folder: Path) -> None:
     evaluate(Case("words", "warm-up", words=("data", "--source", "demo", "--series", str(SERIES))), folder)
     for number in range(40):  # forecasts are compiled
         evaluate(Case("calls", "warm-up", words=(str(number),)), folder)
+    with TemporaryDirectory() as staged:  # pictures are drawn
+        stage_run(RUN[-1], Path(staged), "user/name")
