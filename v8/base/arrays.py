@@ -175,7 +175,7 @@ def _triangle(x_NP: FloatArray, y_NM: FloatArray) -> tuple[FloatArray, FloatArra
     for start in range(0, len(x_NP), ROWS_AT_ONCE):
         rows = slice(start, start + ROWS_AT_ONCE)
         joined = np.concatenate([triangle, np.concatenate([x_NP[rows], y_NM[rows]], axis=1)])
-        triangle = np.linalg.qr(joined, mode="r")
+        triangle = np.asarray(np.linalg.qr(joined, mode="r"))
     return triangle[:, :num_terms], triangle[:, num_terms:]
 
 
