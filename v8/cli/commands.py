@@ -1,4 +1,4 @@
-"""Every command: its flags, what it refuses before any work, and the module that does the work.
+"""Every command of the core: its flags, what it refuses before any work, and the module that does the work.
 
 These modules are imported inside the commands, so that `--help` and usage errors answer quickly.
 """

@@ -248,7 +248,10 @@ def compute_columns(candles: Candles, columns: Sequence[str], num_stored: int = 
 
 
 def _compute(candles: Candles, ancestries: Mapping[str, Ancestry], num_stored: int) -> dict[str, Chunks]:
-    """Compute columns as `compute_columns` does; `ancestries` say what each one is computed from."""
+    """Compute the rows of columns from `num_stored` on, NaN in each warm-up, as `compute_columns` does.
+
+    `ancestries` say what each column is computed from.
+    """
     block = np.full((len(ancestries), len(candles) - num_stored), np.nan, dtype=np.float32)
     results = dict(zip(ancestries, block, strict=True))
     for segment in segment_rows(candles.segment):

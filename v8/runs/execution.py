@@ -123,7 +123,7 @@ def execute(
     reading = reader.read_all()
     failures = [*damaged.values(), *reading.failures]
     jobs: list[Job] = []
-    loops: Loops = "stepwise"  # how networks loop over time steps; it matters where something is trained
+    loops: Loops = "stepwise"  # a setting of XLA; it is chosen below if anything is trained
     if reading.ready:
         observer.on_event(GettingReady(f"Getting ready to train {len(reading.ready)} series."))
         device_settings = resolve_device_settings(plan.profile, folder, observer)

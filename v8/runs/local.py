@@ -88,7 +88,7 @@ class SeriesPipeline:
     ) -> Iterator[SeriesOutcome]:
         """Make artefacts in fleets of at most `fleet_size` series; yield how each series ended.
 
-        `check_interrupt` is called between two batches, and raises KeyboardInterrupt to stop there.
+        `check_interrupt` is called between series and batches, and raises KeyboardInterrupt to stop there.
         """
         self._check_interrupt = check_interrupt
         self._fleet_size = fleet_size

@@ -256,8 +256,8 @@ class PreparedRun:
     """A run that only has to be begun."""
 
     options: RunOptions  # as they were given
-    command: str  # the command line that continues
-    requested: tuple[Series, ...]  # series that the user named; empty: all there are
+    command: str  # the command line that continues the run
+    requested: tuple[Series, ...]  # those that the user named; empty: all that there are
     plan: "Plan"  # what is to be done
     source: CandleSource  # where candles come from
     engine: "Engine"  # what trains
@@ -266,7 +266,7 @@ class PreparedRun:
     def from_options(cls, options: RunOptions, command: str) -> "PreparedRun":
         """Check the options, and turn them into a plan, a source and an engine, before candles are read.
 
-        `command` is the command line that continues, for the run's record and for messages.
+        `command` is the command line that continues the run, for the run's record and for messages.
 
         Trackers and the repository of the Hub are checked later, by `carry_out` of `v8.api.results` and its
         callers. A series that the source lacks fails when its candles are read; before that only
@@ -275,7 +275,7 @@ class PreparedRun:
         Raises:
             V8Error: If one of the options cannot mean anything, or what it names is not there.
         """
-        home()  # a user without one is refused here, not at the first series
+        home()  # a user without a folder for caches is refused here, not at the first series
         load_plugins(options.plugin)  # the profile may use what they register
         profile = options.resolved_profile()
         requested = chosen_series(options.series, options.universe)

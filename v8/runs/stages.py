@@ -183,7 +183,10 @@ class SeriesInProgress:
         return evaluation.against(TASK_OHLC)
 
     def _calibrate_and_evaluate(self, model: PublishedModel) -> _TestSpanResults:
-        """Calibrate a model, let it forecast the test span, once, and evaluate it there if that is wanted."""
+        """Calibrate a model, let it forecast the test span, and evaluate it there if that is wanted.
+
+        The range of prices and the importance of inputs let it forecast some of these windows again.
+        """
         # A profile may train a formula instead of a network; it has nothing to calibrate.
         calibration = calibrate(model, self._data) if isinstance(model, ServingModel) else None
         test_span = self._data.spans["test"]

@@ -118,8 +118,9 @@ def prepare_series(table: FeatureTable, profile: Profile) -> SeriesData:
             closes[origin] = table.column(name).astype(np.float64)
     inputs_NF = scaling.scale_inputs(table.select(profile.features).astype(np.float64), closes)
     targets_NHC = {task: _targets(list(spans.values()), scaling, task) for task in profile.tasks}
-    # Under `scaling: ranged` scaled target = return / recent range, and weight = recent range / its mean: so
-    # the weighted loss is in returns again, by which forecasts are evaluated. Otherwise the unit is 1.
+    # The unit is the recent range (`scaling: ranged`) or 1, raised to a floor. A scaled target is a return /
+    # unit, and a weight is unit / its mean over the train windows: so the weighted loss is in returns again,
+    # by which forecasts are evaluated.
     floored_N = scaling.floored_range(target_unit(table, profile))
     weight_N = floored_N / floored_N[spans["train"].anchors].mean()
     return SeriesData(

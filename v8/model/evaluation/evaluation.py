@@ -327,7 +327,10 @@ def evaluate_windows(
 def _evaluate(
     span: Span, model_forecasts: Mapping[str, AnyFloatArray], fitted: Mapping[str, Forecast]
 ) -> tuple[Evaluation, Losses]:
-    """Evaluate a model and fitted baselines on some windows, see `evaluate_windows`."""
+    """Evaluate a model and fitted baselines on some windows, see `evaluate_windows`.
+
+    A fitted baseline is a function from a span to forecasts.
+    """
     if set(model_forecasts) != set(span.profile.tasks):
         raise SeriesError(
             where=f"{span.table.series}, model",

@@ -9,7 +9,7 @@ When half of the members have finished, the others move into a smaller program i
 its compilation takes.
 
 The arrays that a step changes, weights and optimiser of all models, are a `FleetState`
-(`v8.model.training.step`). What an epoch's losses mean for a member, its learning rate, best epoch and end,
+(`v8.model.training.state`). What an epoch's losses mean for a member, its learning rate, best epoch and end,
 is its `Progress` (`v8.model.training.progress`).
 
 A member keeps its index, its place in the fleet as it was passed in; its slot, its place on the model axis of
@@ -295,7 +295,11 @@ class _MemberTraining:
 
 
 class _FleetFit:
-    """The training of a fleet, from its first or next epoch until its last member ends."""
+    """The training of a fleet, from its first or next epoch until its last member ends.
+
+    `_trainings` is by slot, and `_active_slots` are those that still train; `_tables` is on the device;
+    `_epochs` yields the window indices of one epoch after another, shape (S, B, M).
+    """
 
     def __init__(self, trainer: Trainer, members: Sequence[FleetMember]) -> None:
         self._trainer = trainer
@@ -427,7 +431,8 @@ class _FleetFit:
             num_batches(training.member.data.num_windows("train"), self._settings.windows_per_step)
             for training in self._trainings
         ]
-        for number, indices_BM in enumerate(next(self._epochs)):  # the batches of the next epoch
+        # As many batches as the longest series has; in the last ones a shorter one has only padding.
+        for number, indices_BM in enumerate(next(self._epochs)):
             rates = np.zeros(len(is_active), np.float32)
             for slot, training in enumerate(self._trainings):
                 rates[slot] = self._learning_rate(training.progress, number, num_own_batches[slot])
