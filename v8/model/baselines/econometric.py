@@ -92,5 +92,7 @@ def fit_log_har_clock(train: Span) -> Callable[[Span], dict[str, FloatArray]]:
         ranges_NH = np.exp(np.clip(terms_NL @ fitted_LH, smallest, largest))
         return ranges.by_step(span, ranges_NH * is_moving_N1)
 
-    moves = ranges.fit_moves(train, moved_by(train, train_terms_NL))
+    train_terms_by_step = moved_by(train, train_terms_NL)
+    del train_terms_NL, logs_NH  # of many rows hundreds of megabytes, which what follows needs, too
+    moves = ranges.fit_moves(train, train_terms_by_step)
     return lambda span: ranges.move_by(span, moves, moved_by(span, terms.terms(span, floor)))
