@@ -3,6 +3,7 @@
 A function of the API declares its arguments by annotations. `in_python` refuses any other value before the
 function is called, in one sentence that names the argument, and it writes the parameters in errors from other
 packages as Python arguments. So there is one check for all functions, and none in the functions themselves.
+What takes long they do in a process of its own (`call_in_child`).
 
 Candles and profiles that a call has in memory are stored under `V8_HOME`: frames as Parquet in a folder named
 by their content, so that the same call continues an interrupted run.
@@ -35,6 +36,7 @@ import pandas as pd
 import yaml
 from pydantic import ValidationError
 
+from v8.base.child import run_in_child
 from v8.base.errors import (
     PARTS,
     ArgumentError,
@@ -46,6 +48,7 @@ from v8.base.errors import (
     shown,
     with_parameters,
 )
+from v8.base.hardware import process_variables
 from v8.base.process import command
 from v8.base.records import adapter, first_fault
 from v8.base.registry import nearest
@@ -85,6 +88,7 @@ _KINDS: Final[Mapping[Any, Any]] = {int: Integral, float: Real, Path: os.PathLik
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
+Options = TypeVar("Options")
 
 
 def in_python(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
@@ -111,6 +115,29 @@ def in_python(function: Callable[Parameters, Result]) -> Callable[Parameters, Re
         raise type(original)(**parts) from original
 
     return call
+
+
+def call_in_child(
+    function: Callable[[Options], Result], options: Options, *, where: str, progress: bool
+) -> Result:
+    """Call what a function of the API does in a process of its own, on the device that `auto` stands for.
+
+    Args:
+        function: See `run_in_child`.
+        options: Its argument.
+        where: The function of the API, such as "v8.backtest", for errors.
+        progress: Whether to print the lines that the child sends.
+
+    Raises:
+        V8Error: The one that the function raises; or another, if it ends without a value.
+    """
+    return run_in_child(
+        function,
+        options,
+        where=where,
+        environment=process_variables("auto"),
+        on_message=print if progress else None,
+    )
 
 
 def _bound(

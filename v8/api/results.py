@@ -12,11 +12,18 @@ from typing import Final
 
 import pandas as pd
 
-from v8.api.arguments import RawCandles, in_python, maybe_path, profile_file, series_list, source_of
+from v8.api.arguments import (
+    RawCandles,
+    call_in_child,
+    in_python,
+    maybe_path,
+    profile_file,
+    series_list,
+    source_of,
+)
 from v8.api.export import OpenSource, write_forecasts
-from v8.base.child import run_in_child, send_message
+from v8.base.child import send_message
 from v8.base.errors import ArgumentError, ArtifactError, DataError, V8Error
-from v8.base.hardware import process_variables
 from v8.base.process import command, quiet_start, set_exit_message, watch_interrupts
 from v8.base.records import AtLeastOne
 from v8.base.registry import advice
@@ -272,13 +279,7 @@ def backtest(
     continuing = command("backtest", *options.words())
     with tempfile.TemporaryDirectory(prefix="v8-") as place:
         request = BacktestRequest(options, continuing, Path(place) / "forecasts.parquet")
-        is_complete = run_in_child(
-            backtest_for_python,
-            request,
-            where="v8.backtest",
-            environment=process_variables("auto"),
-            on_message=print if progress else None,
-        )
+        is_complete = call_in_child(backtest_for_python, request, where="v8.backtest", progress=progress)
         return _read_forecasts(request.file, folder, column, is_complete=is_complete)
 
 
@@ -340,13 +341,7 @@ def export(
     )
     with tempfile.TemporaryDirectory(prefix="v8-") as place:
         request = ExportRequest(options, Path(place) / "forecasts.parquet")
-        is_complete = run_in_child(
-            export_for_python,
-            request,
-            where="v8.export",
-            environment=process_variables("auto"),
-            on_message=print if progress else None,
-        )
+        is_complete = call_in_child(export_for_python, request, where="v8.export", progress=progress)
         return _read_forecasts(request.file, options.run, column, is_complete=is_complete)
 
 

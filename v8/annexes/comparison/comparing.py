@@ -14,13 +14,12 @@ from v8.annexes.comparison import COMPARED_SERIES, ComparisonOptions
 from v8.annexes.comparison.measurement import PreparedComparison, compare_runs
 from v8.annexes.comparison.page import comparison_files, require_same_comparison, write_comparison, written
 from v8.annexes.comparison.results import Comparison
-from v8.api.arguments import RawCandles, in_python, profile_file, series_list, source_of
+from v8.api.arguments import RawCandles, call_in_child, in_python, profile_file, series_list, source_of
 from v8.api.board import Board, require_board_folder
 from v8.api.results import long_forecasts
 from v8.api.scores import evaluate
-from v8.base.child import run_in_child, send_message
+from v8.base.child import send_message
 from v8.base.errors import ProfileError, listed
-from v8.base.hardware import process_variables
 from v8.base.process import command, watch_interrupts
 from v8.base.records import AtLeastOne
 from v8.base.storage import FORECASTS_COLUMNS, require_own
@@ -101,13 +100,7 @@ def compare(
         overwrite=overwrite,
         **source,
     )
-    run_in_child(
-        compare_in_child,
-        options,
-        where="v8.compare",
-        environment=process_variables("auto"),
-        on_message=print if progress else None,
-    )
+    call_in_child(compare_in_child, options, where="v8.compare", progress=progress)
     return read_figures(Path(out))
 
 

@@ -33,11 +33,18 @@ import yaml
 
 from v8.annexes.search import Hours, NumTrials, Ranges, SearchOptions, read_ranges
 from v8.annexes.search.trial_record import RECORD_FILE, Trial, TrialRecord, set_aside
-from v8.api.arguments import RawCandles, in_python, maybe_path, profile_file, series_list, source_of
+from v8.api.arguments import (
+    RawCandles,
+    call_in_child,
+    in_python,
+    maybe_path,
+    profile_file,
+    series_list,
+    source_of,
+)
 from v8.api.results import ProgressLines, fold_observer
-from v8.base.child import resource_scope, run_in_child, send_message
+from v8.base.child import resource_scope, send_message
 from v8.base.errors import ArtifactError, DataError, ProfileError, SeriesError, listed
-from v8.base.hardware import process_variables
 from v8.base.process import command, set_exit_message, watch_interrupts
 from v8.base.records import AtLeastOne
 from v8.base.registry import require_package
@@ -139,13 +146,7 @@ def search(
         out=folder,
         **source,
     )
-    run_in_child(
-        search_in_child,
-        options,
-        where="v8.search",
-        environment=process_variables("auto"),
-        on_message=print if progress else None,
-    )
+    call_in_child(search_in_child, options, where="v8.search", progress=progress)
     return read_trials(folder)
 
 

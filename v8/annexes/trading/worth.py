@@ -31,12 +31,11 @@ from v8.annexes.trading.rules import (
     evaluate_trading,
     require_ranges,
 )
-from v8.api.arguments import in_python, maybe_path, series_list
+from v8.api.arguments import call_in_child, in_python, maybe_path, series_list
 from v8.api.export import opened_models
 from v8.base.arrays import MAX_STEPS_AGAIN, AnyFloatArray, FloatArray, steps_apart
-from v8.base.child import run_in_child, send_message
+from v8.base.child import send_message
 from v8.base.errors import ArtifactError
-from v8.base.hardware import process_variables
 from v8.base.process import quiet_start, watch_interrupts
 from v8.data.features import compute_table
 from v8.data.market.candles import Candles
@@ -128,13 +127,7 @@ def worth(
         data_dir=maybe_path(data_dir),
         tables=maybe_path(tables),
     )
-    run_in_child(
-        worth_in_child,
-        options,
-        where="v8.worth",
-        environment=process_variables("auto"),
-        on_message=print if progress else None,
-    )
+    call_in_child(worth_in_child, options, where="v8.worth", progress=progress)
     return read_gains(Path(run))
 
 
