@@ -451,8 +451,8 @@ def _fault_of_copy(folder: Path, copy: Path) -> str | None:
         if entry.name not in (*COPIED, ONNX_FILE) or entry.is_symlink() or not entry.is_file():
             return f"{shown(entry.name, 40)}, which is of no copy,"
     for name in COPIED:
-        source, copied = folder / name, copy / name
-        if name != METADATA_FILE and copied.exists() and not _is_equal(source, copied):
+        copied = copy / name
+        if name != METADATA_FILE and copied.exists() and not _is_equal(folder / name, copied):
             return f"another {name}"
     is_of_other = (copy / METADATA_FILE).exists() and _content_of(copy) != _content_of(folder)
     return f"another {METADATA_FILE}" if is_of_other else None

@@ -78,6 +78,8 @@ TARGETS_AT_ONCE: Final = 8
 """Targets that are fitted together: products of terms are read once for all of them, and a core's cache holds
 what is computed for each."""
 
+ROWS_AT_ONCE: Final = 2**16  # of a problem of least squares that are reduced together
+
 RIDGE_SHARE: Final = 1e-9
 """Share of the mean diagonal that is added to the diagonal, so that collinear terms can be solved for."""
 
@@ -163,9 +165,6 @@ def least_squares(x_NP: FloatArray, y_NM: FloatArray) -> FloatArray:
         return np.linalg.lstsq(x_NP, y_NM, rcond=None)[0].astype(np.float64)
     smallest_share = len(x_NP) * np.finfo(np.float64).eps  # of a singular value, as NumPy has it for all rows
     return np.linalg.lstsq(*_triangle(x_NP, y_NM), rcond=smallest_share)[0].astype(np.float64)
-
-
-ROWS_AT_ONCE: Final = 2**16  # of a least-squares problem
 
 
 def _triangle(x_NP: FloatArray, y_NM: FloatArray) -> tuple[FloatArray, FloatArray]:

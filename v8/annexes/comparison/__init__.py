@@ -1,4 +1,4 @@
-"""Comparison: several profiles on the same candles: errors, time, memory. Here are the options of it."""
+"""Comparison of several profiles on the same candles by errors, time and memory; its options."""
 
 from pathlib import Path
 from typing import Annotated, Final

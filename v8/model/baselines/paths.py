@@ -36,6 +36,17 @@ MIRRORED: Final = tuple(OHLC.index({HIGH: LOW, LOW: HIGH}.get(name, name)) for n
 """Positions of the columns in a mirrored bar: high and low change places."""
 
 
+SERIES_LIMIT: Final = 0.25
+"""Largest log ratio, either sign, whose return is a series; those beyond it, which are rare, are `expm1`."""
+
+SINH_COEFFICIENTS: Final = (1 / 5_040, 1 / 120, 1 / 6)
+COSH_COEFFICIENTS: Final = (1 / 720, 1 / 24, 1 / 2)
+"""Of sinh(x) / x - 1 and of cosh(x) - 1, the highest power of x squared first. What is left out is below 2e-9
+of the return, a thirtieth of a step of single precision."""
+
+NUM_SERIES_BUFFERS: Final = 3
+
+
 def path_quantiles(
     xp: Any, levels: Sequence[float], tasks: Sequence[Task], history_close: Any, moved: Any
 ) -> dict[str, Any]:
@@ -199,17 +210,6 @@ class _MirroredPaths:
         np.maximum(variance_WP, self._zeros_WP, out=variance_WP)
         np.sqrt(variance_WP, out=variance_WP)
         mean_WP += 1.0
-
-
-SERIES_LIMIT: Final = 0.25
-"""Largest log ratio, either sign, whose return is a series; those beyond it, which are rare, are `expm1`."""
-
-SINH_COEFFICIENTS: Final = (1 / 5_040, 1 / 120, 1 / 6)
-COSH_COEFFICIENTS: Final = (1 / 720, 1 / 24, 1 / 2)
-"""Of sinh(x) / x - 1 and of cosh(x) - 1, the highest power of x squared first. What is left out is below 2e-9
-of the return, a thirtieth of a step of single precision."""
-
-NUM_SERIES_BUFFERS: Final = 3
 
 
 def mirrored_returns(logs_WP: FloatArray, buffers_SWP: FloatArray, returns_WP: FloatArray) -> None:
