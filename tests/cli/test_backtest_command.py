@@ -13,9 +13,6 @@ import pytest
 from forked import called
 from narrow import require_narrow
 
-from v8.data.market.series import Series
-from v8.data.market.sources.demo import DemoSource
-
 pytestmark = pytest.mark.process
 
 REPOSITORY = Path(__file__).parents[2]
@@ -49,33 +46,3 @@ def test_a_back_test_says_what_it_found_and_is_continued_only_as_it_was_begun(pl
     assert other.returncode != 0
     assert "history_bars 2400 -> 2401" in other.stderr
     assert other.stderr.count("\n") == 1
-
-
-def test_changed_candles_are_told_left_out_and_no_success(place: Path) -> None:
-    series = Series("BTCUSDT", "15m")
-    files = place / "files"
-    files.mkdir()
-    frame = DemoSource().candles(series, 2_400).to_frame()
-    frame.to_csv(files / f"{series}.csv")
-    wanted = [*SMALL, *ONE[2:-1], "changed", "--source", "files", "--data-dir", str(files)]
-    process = call(place, *wanted)
-    assert process.returncode == 0, process.stderr
-    assert "1 of 1 models evaluated. " in process.stdout
-    frame["volume"] *= 2
-    frame.to_csv(files / f"{series}.csv")
-    again = call(place, *wanted)
-    assert again.returncode == 4, again.stderr
-    assert "0 of 1 models evaluated. 1 model failed" in again.stdout
-    assert "Incomplete: fold 1 (0 of 1 models)." in again.stdout
-    assert "Pooled" not in again.stdout
-    content = json.loads((place / "changed" / "backtest.json").read_text("utf-8"))["results"]
-    assert (content["pools"], content["cells"]) == ([], [])
-    assert list(content["failures"]["fold-1"]) == ["BTCUSDT-15m"]
-
-
-def test_a_history_that_is_too_short_is_one_sentence(place: Path) -> None:
-    process = call(place, *SMALL[:4], "--folds", "3", "--history", "2400", *ONE[:-1], "short")
-    assert process.returncode == 3
-    assert "3 folds of 15m: need " in process.stderr and "Lower --folds or --bars" in process.stderr
-    assert process.stderr.count("\n") == 1
-    assert not (place / "short" / "plan.json").exists()

@@ -24,43 +24,6 @@ def part(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
     return lambda name: importlib.import_module(f"training_bench.{name}")
 
 
-@pytest.fixture
-def ground(part: Callable[[str], Any]) -> Callable[..., Any]:
-    def make(**changes: Any) -> Any:
-        contenders = part("contenders")
-        usual = {"backends": ["jax"], "has_gpu": False, "has_torch": True, "num_workers": 2}
-        usual |= {"kinds": contenders.KINDS, "formats": ["float32"], "fleet_sizes": [1]}
-        return contenders.Ground(**usual | changes)
-
-    return make
-
-
-def test_on_a_cpu_peers_have_a_process_a_core_and_one_on_all_threads(ground: Callable[..., Any]) -> None:
-    shown = [(each.name, each.num_processes, each.is_single_threaded) for each in ground().line_up()]
-    assert shown == [
-        ("stock fit, JAX, 2 processes", 2, True),
-        ("stock fit, JAX, all threads", 1, False),
-        *(
-            (f"PyTorch {form}, {major}-major, {how}", num_processes, is_single)
-            for how, num_processes, is_single in (("2 processes", 2, True), ("all threads", 1, False))
-            for form in ("float32", "bfloat16")
-            for major in ("batch", "time")
-        ),
-        ("product float32, JAX, 2 processes", 2, True),
-        ("fleet of 1 float32, JAX", 1, True),
-    ]
-
-
-def test_on_a_gpu_each_is_one_process_of_as_many_threads_as_it_likes(ground: Callable[..., Any]) -> None:
-    formats = ["float32", "mixed_bfloat16"]
-    on_gpu = ground(has_gpu=True, num_workers=1, formats=formats, fleet_sizes=[1, 40])
-    line_up = list(on_gpu.line_up())
-    assert {(each.num_processes, each.is_single_threaded) for each in line_up} == {(1, False)}
-    fleets = [(each.spec["format"], each.spec["num_models"]) for each in line_up if each.kind == "fleet"]
-    assert fleets == [(form, size) for form in formats for size in (1, 40)]
-    assert {each.spec["num_threads"] for each in line_up if each.kind == "torch"} == {None}
-
-
 def test_the_table_sets_each_beside_stock_the_best_peer_and_its_share_of_the_ceiling(
     part: Callable[[str], Any],
 ) -> None:

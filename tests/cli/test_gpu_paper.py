@@ -51,18 +51,6 @@ def test_the_check_fails_when_kernels_rise(
     assert ("; got 1 more." in capsys.readouterr().out) == bool(code)
 
 
-def test_the_check_is_skipped_with_a_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(gpu_paper, "WHEELS", tmp_path / "none")
-    assert gpu_paper.check() == 0
-    assert "Skipped: .gpu-paper/ is not there" in capsys.readouterr().out
-    monkeypatch.setattr(gpu_paper, "WHEELS", tmp_path)
-    monkeypatch.setattr(gpu_paper, "versions", lambda: {"jax": "99"})
-    assert gpu_paper.check() == 0
-    assert "kernels are noted for" in capsys.readouterr().out
-
-
 @pytest.mark.process
 @pytest.mark.skipif(
     not gpu_paper.WHEELS.is_dir(), reason="needs .gpu-paper/: scripts/gpu_day paper prepare; done every night"

@@ -21,9 +21,21 @@ def shown(*words: str) -> str:
     return result.stdout
 
 
+def require_narrow(text: str) -> None:
+    assert max(map(len, text.splitlines())) <= 80
+    assert "<bool>" not in text
+    for words in re.findall(r"^  (--[a-z-]+)  +(\S+)", text, re.MULTILINE):
+        assert not words[1].startswith("<"), words
+
+
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_s_help_ends_with_examples_that_parse(name: str) -> None:
-    told, _, examples = shown(name).partition("\n  Examples:\n")
+def test_a_command_s_help_is_narrow_says_each_thing_once_and_ends_with_examples_that_parse(name: str) -> None:
+    text = shown(name)
+    require_narrow(text)
+    for word, flag in (("PROFILE", "--profile"), ("RUN", "--run")):
+        rows = re.findall(rf"^  (?:{word}|{flag}) .*", text, re.MULTILINE)
+        assert len(rows) <= 1, rows
+    told, _, examples = text.partition("\n  Examples:\n")
     assert told and examples.strip(), "no examples"
     for line in map(str.strip, examples.strip().splitlines()):
         called, *words = shlex.split(line.removeprefix(CALLED))
@@ -31,17 +43,9 @@ def test_a_command_s_help_ends_with_examples_that_parse(name: str) -> None:
         COMMANDS[name].make_context(name, words)
 
 
-@pytest.mark.parametrize("name", [None, *COMMANDS])
-def test_help_fits_80_columns_and_names_no_type_behind_a_flag(name: str | None) -> None:
-    text = shown(*([name] if name else []))
-    assert max(map(len, text.splitlines())) <= 80
-    assert "<bool>" not in text
-    for words in re.findall(r"^  (--[a-z-]+)  +(\S+)", text, re.MULTILINE):
-        assert not words[1].startswith("<"), words
-
-
 def test_every_command_is_listed_with_a_whole_sentence() -> None:
     text = shown()
+    require_narrow(text)
     assert [name for name in COMMANDS if f"\n  {name} " not in text] == []
     assert "..." not in text.partition("\nTrain:\n")[2]
     assert "A row is one bar ahead" not in text  # what stands below the first sentence
@@ -83,11 +87,3 @@ def test_flags_of_a_run_are_in_groups_none_of_them_long() -> None:
     assert max(map(len, flags.values())) <= 8
     every = [flag for group in flags.values() for flag in group]
     assert len(every) == len(set(every)) == len(COMMANDS["run"].params) - 1 + 1  # not the word, but --help
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_what_a_word_or_a_flag_may_name_stands_once(name: str) -> None:
-    text = shown(name)
-    for word, flag in (("PROFILE", "--profile"), ("RUN", "--run")):
-        rows = re.findall(rf"^  (?:{word}|{flag}) .*", text, re.MULTILINE)
-        assert len(rows) <= 1, rows

@@ -21,106 +21,62 @@ from v8.data.market.series import Series, load_universe
 from v8.data.market.sources.source import with_nearest
 
 CALLED = "python -m v8"
-ONE_NAME = "Symbol and timeframe are one name: --series BTCUSDT-15m"
 
-MISTAKES = [
+MISTAKES = {
     # A word of another program.
-    ("train frontier", "got train. Did you mean `{v8} run`? `{v8} --help` lists them."),
-    (
-        "--profile frontier",
-        "Write the command first, such as `{v8} run --profile ...`; `{v8} --help` lists them.",
-    ),
-    ("run help", "Call {v8} run --help."),
-    ("leaderboard", "Did you mean `{v8} report`?"),
-    ("forecast runs/tiny --every 5m", "--every takes no value: write it alone."),
+    "train frontier": "Did you mean `{v8} run`?",
+    "--profile frontier": "Write the command first, such as `{v8} run --profile ...`",
+    "run help": "Call {v8} run --help.",
+    "leaderboard": "Did you mean `{v8} report`?",
+    "forecast runs/tiny --every 5m": "--every takes no value: write it alone.",
     # Series.
-    ("run --series BTCUSDT", "Write for example BTCUSDT-15m."),
-    ("run --series BTCUSDT --timeframe 15m", f"got --timeframe. {ONE_NAME}; `{{v8}} run --help` lists them."),
-    ("run --series BTCUSDT-15min", "got '15min'. Did you mean BTCUSDT-15m."),
-    ("run --series BTCUSDT-1h,ETHUSDT-1h", "Repeat it: --series BTCUSDT-1h --series ETHUSDT-1h."),
-    ("run --series BTCUSDT-1h ETHUSDT-1h", "got 'ETHUSDT-1h'. Write --series ETHUSDT-1h."),
-    ("run --series", "run, --series: needs a value; got none. Write --series BTCUSDT-15m, or leave it out."),
-    ("run -series BTCUSDT-1h", "got -series. Write --series, with two dashes; `{v8} run --help` lists them."),
-    (
-        "run --csv my.csv",
-        "got --csv. Candles of your own are a folder: --source files --data-dir DIR; "
-        "`{v8} run --help` lists them.",
-    ),
-    ("predict --csv runs/tiny", "got --csv. Write --format csv; `{v8} predict --help` lists them."),
-    ("data BTCUSDT-15m", "Write --series BTCUSDT-15m."),
+    "run --series BTCUSDT": "Write for example BTCUSDT-15m.",
+    "run --series BTCUSDT --timeframe 15m": "--series BTCUSDT-15m",
+    "run --series BTCUSDT-15min": "Did you mean BTCUSDT-15m.",
+    "run --series BTCUSDT-1h,ETHUSDT-1h": "Repeat it: --series BTCUSDT-1h --series ETHUSDT-1h.",
+    "run --series BTCUSDT-1h ETHUSDT-1h": "Write --series ETHUSDT-1h.",
+    "run --series": "Write --series BTCUSDT-15m, or leave it out.",
+    "run -series BTCUSDT-1h": "Write --series, with two dashes",
+    "run --csv my.csv": "--source files --data-dir DIR",
+    "predict --csv runs/tiny": "Write --format csv",
+    "data BTCUSDT-15m": "Write --series BTCUSDT-15m.",
     # Profiles.
-    ("run profile=aligned", "Write --profile aligned."),
-    ("run --profile alignd", "Did you mean aligned; a file of your own needs its .yaml ending."),
-    (
-        "run --profile aligned.yaml",
-        "got No such file or directory. Did you mean --profile aligned, which is shipped.",
-    ),
-    (
-        "run --profile broken.yaml",
-        "got mapping values are not allowed here, line 2. Correct the file at that line.",
-    ),
-    (
-        "run --profile binary.yaml",
-        "must be a text file in UTF-8; got byte 0xff at position 0. Save it as UTF-8, or",
-    ),
-    ("run runs/frontier", "got the run folder runs/frontier. Name its profile; "),
-    (
-        "run --lookback 30",
-        "lookback_bars is a key of profiles: write it into a copy of the profile's file, and",
-    ),
-    ("run --config aligned", "Did you mean --profile? `{v8} run --help` lists them."),
+    "run profile=aligned": "Write --profile aligned.",
+    "run --profile alignd": "Did you mean aligned",
+    "run --profile aligned.yaml": "Did you mean --profile aligned, which is shipped.",
+    "run --profile broken.yaml": "mapping values are not allowed here, line 2.",
+    "run --profile binary.yaml": "got byte 0xff at position 0. Save it as UTF-8",
+    "run runs/frontier": "got the run folder runs/frontier. Name its profile; ",
+    "run --lookback 30": "lookback_bars is a key of profiles",
+    "run --config aligned": "Did you mean --profile?",
     # Numbers, choices, dates.
-    (
-        "run --epochs 0",
-        "run, --epochs: is a whole number of at least 1; got '0'. Write for example --epochs 1.",
-    ),
-    (
-        "worth runs/frontier --fee-bps -1",
-        "--fee-bps: is a number from 0 to 1,000; got '-1'. Write for example",
-    ),
-    (
-        "run --since 2030-01-01",
-        "--bars N takes the newest N candles; dates are not named; `{v8} run --help` lists",
-    ),
-    ("run --fresh --resume", "got --resume together with it. Leave one of them out."),
-    ("run --smoke=yes", "run, --smoke: takes no value; got one. Write --smoke alone."),
-    ("run --lang de", "--lang: is one of 'en', 'zh-TW'; got 'de'. Choose one of these."),
-    ("predict runs/frontier --format JSON", "got 'JSON'. Did you mean json."),
-    ("predict runs/frontier --plot a.jpg", "got 'a.jpg'. Write --plot a.png."),
+    "run --epochs 0": "at least 1; got '0'. Write for example --epochs 1.",
+    "worth runs/frontier --fee-bps -1": "from 0 to 1,000; got '-1'.",
+    "run --since 2030-01-01": "--bars N takes the newest N candles",
+    "run --fresh --resume": "got --resume together with it.",
+    "run --smoke=yes": "Write --smoke alone.",
+    "run --lang de": "'en', 'zh-TW'; got 'de'.",
+    "predict runs/frontier --format JSON": "Did you mean json.",
+    "predict runs/frontier --plot a.jpg": "Write --plot a.png.",
     # Sources and files.
-    ("run --source binance", "Write --source vision (its public archive) or live (with the newest candles)."),
-    ("run --source candles", "got a folder. Write --source files --data-dir candles."),
-    ("run --source files", "got no --data-dir. Add --data-dir FOLDER."),
-    (
-        "run --source files --data-dir nothere",
-        "got nothere, which is no folder. Check the path of --data-dir.",
-    ),
-    (
-        "run --runs broken.yaml --source demo",
-        "got the file broken.yaml. Name a folder; it is made if it is missing.",
-    ),
+    "run --source binance": "Write --source vision (its public archive) or live",
+    "run --source candles": "Write --source files --data-dir candles.",
+    "run --source files": "Add --data-dir FOLDER.",
+    "run --source files --data-dir nothere": "got nothere, which is no folder.",
+    "run --runs broken.yaml --source demo": "got the file broken.yaml.",
     # Runs.
-    ("report", "needs RUN; got none. Write for example {v8} report runs/frontier."),
-    ("report runs/fronteir", "got no such folder. Did you mean runs/frontier."),
-    ("report empty", "got a folder without one. Train one with `{v8} run`."),
-    ("report runs", "got a folder of runs: runs/frontier. Name one of its runs, such as runs/frontier."),
-    ("report frontier", "Did you mean runs/frontier."),
-    ("report BTCUSDT-15m", "Name the run first, such as runs/frontier, and then --series BTCUSDT-15m."),
+    "report": "Write for example {v8} report runs/frontier.",
+    "report runs/fronteir": "Did you mean runs/frontier.",
+    "report empty": "Train one with `{v8} run`.",
+    "report runs": "Name one of its runs, such as runs/frontier.",
+    "report frontier": "Did you mean runs/frontier.",
+    "report BTCUSDT-15m": "Name the run first, such as runs/frontier",
     # The Hub, and what is written.
-    (
-        "export runs/frontier",
-        "needs --out FILE; got none. Write for example {v8} export runs/frontier --out f",
-    ),
-    (
-        "pull",
-        "needs the repository on the Hub, once; got none. Write for example {v8} pull --repo you/models.",
-    ),
-    (
-        "publish runs/frontier",
-        "needs --repo USER/NAME; got none. Write for example {v8} publish runs/frontier --r",
-    ),
-    ("run --publish models", "got 'models'. Write for example --publish you/models."),
-]
+    "export runs/frontier": "Write for example {v8} export runs/frontier --out",
+    "pull": "Write for example {v8} pull --repo you/models.",
+    "publish runs/frontier": "Write for example {v8} publish runs/frontier --repo",
+    "run --publish models": "Write for example --publish you/models.",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -143,7 +99,7 @@ def call(line: str) -> Any:
     return result
 
 
-@pytest.mark.parametrize(("line", "said"), MISTAKES, ids=[line for line, _ in MISTAKES])
+@pytest.mark.parametrize(("line", "said"), MISTAKES.items(), ids=[*MISTAKES])
 def test_the_answer_mends_the_mistake(line: str, said: str) -> None:
     process = call(line)
     (answer,) = [text for text in process.stderr.splitlines() if text.startswith("error: ")]

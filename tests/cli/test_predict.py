@@ -114,8 +114,7 @@ def test_old_candles_are_refused_unless_the_past_is_meant(trained_run: Any) -> N
     process = call(*[word for word in files(trained_run) if word != "--allow-old"])
     assert (process.exit_code, process.stdout) == (3, "")
     assert re.match(
-        r"error: BTCUSDT-15m: at most 2 bars .*; got .*--allow-old",
-        process.stderr.splitlines()[-1],
+        r"error: BTCUSDT-15m: at most 2 bars .*; got .*--allow-old", process.stderr.splitlines()[-1]
     )
 
 
@@ -151,8 +150,7 @@ def test_the_picture_is_drawn_and_named(trained_run: Any, tmp_path: Path) -> Non
 
 
 @pytest.mark.tf
-@pytest.mark.parametrize("columns", [["open", "high", "low", "close"], None])
-@pytest.mark.parametrize("num_bars", [25, 700])
+@pytest.mark.parametrize(("columns", "num_bars"), [(["open", "high", "low", "close"], 25), (None, 700)])
 def test_a_picture_needs_neither_bands_nor_volatility_nor_a_long_history(
     columns: list[str] | None, num_bars: int, trained_run: Any, forecast: pd.DataFrame, tmp_path: Path
 ) -> None:
@@ -219,11 +217,7 @@ def test_all_series_are_a_row_each_with_what_one_alone_says(
     assert float(row[0].replace(",", "")) == known["close"].iloc[-1]
     assert row[1] == "–"  # this model forecasts no intervals
     assert [float(share) for share in row[2:-1:2]] == pytest.approx(
-        [
-            100 * bars[-1]["volatility"],
-            100 * known["close"].std() / known["close"].mean(),
-        ],
-        abs=0.005,
+        [100 * bars[-1]["volatility"], 100 * known["close"].std() / known["close"].mean()], abs=0.005
     )
     assert row[-1].rstrip("*") == f"{alone['model']['quality']['volatility']['relative_mae_to_best']:.3f}"
     rules = [line for line in process.stdout.splitlines() if line.strip() and not line.strip("─ ")]

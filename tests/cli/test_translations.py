@@ -135,12 +135,6 @@ def test_a_check_names_the_line_that_is_no_gettext(file: Path) -> None:
     assert " on 0. " in problem
 
 
-def test_a_check_names_a_sentence_that_stands_twice(file: Path) -> None:
-    file.write_text(f'{file.read_text("utf-8")}\nmsgid "median"\nmsgstr "中間值"\n', "utf-8")
-    compile_catalogue(file)
-    assert any("remove the repeated" in text for text in problems(file, both()))
-
-
 def test_a_check_notices_that_the_compiled_catalogue_is_older(file: Path) -> None:
     write(file, "中位數", "中間值")
     (problem,) = problems(file, both())
