@@ -147,14 +147,8 @@ def test_a_place_that_the_system_refuses_is_told_in_our_words() -> None:
             lambda: v8.train("demo", learnin_rate=1e-3),
             "got one named 'learnin_rate'. Did you mean learning_rate=",
         ),
-        (
-            lambda: v8.train("demo", scaling="rangd"),
-            "key scaling: .*got 'rangd'. Did you mean ranged",
-        ),
-        (
-            lambda: v8.train("demo", publish="a/b", evaluate=False),
-            "publish=: .*; got evaluate= ",
-        ),
+        (lambda: v8.train("demo", scaling="rangd"), "key scaling: .*got 'rangd'. Did you mean ranged"),
+        (lambda: v8.train("demo", publish="a/b", evaluate=False), "publish=: .*; got evaluate= "),
         (lambda: v8.Profile(name="mine"), "profile mine, key .*; got no such key"),
         (lambda: v8.Profile.of("fronteer"), "profile fronteer: .*Did you mean frontier"),
         (lambda: v8.train("demo", ephocs=3), "got one named 'ephocs'. Did you mean epochs="),

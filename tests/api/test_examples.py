@@ -11,13 +11,7 @@ from typing import Any
 
 import pytest
 
-DOORS = (
-    "v8",
-    "v8.api.arguments",
-    "v8.api.results",
-    "v8.api.forecaster",
-    "v8.api.runs",
-)
+DOORS = ("v8", "v8.api.arguments", "v8.api.results", "v8.api.forecaster", "v8.api.runs")
 
 
 @pytest.mark.nightly

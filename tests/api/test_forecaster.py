@@ -76,9 +76,7 @@ def test_it_is_drawn_and_described(forecaster: v8.Forecaster, trained_run: Any) 
 
 @pytest.mark.nightly
 @pytest.mark.process
-def test_loading_starts_tensorflow_without_a_word_and_leaves_standard_error_alone(
-    trained_run: Any,
-) -> None:
+def test_loading_starts_tensorflow_without_a_word_and_leaves_standard_error_alone(trained_run: Any) -> None:
     program = "import sys, v8; v8.load(sys.argv[1], sys.argv[2]); sys.stderr.write('mine')"
     env = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
     words = [sys.executable, "-c", program, str(trained_run.path), "BTCUSDT-15m"]
