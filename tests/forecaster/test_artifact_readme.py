@@ -197,11 +197,3 @@ def test_it_lists_the_outputs_that_hold_quantiles(metadata: dict[str, Any]) -> N
     expected = "(N, 3, 3, 2) | quantiles 5 %, 50 %, 95 % of bb_upper, bb_lower | quote currency |"
     assert f'| `forecast["bands_quantiles"]` | {expected}' in readme
     assert "_quantiles" not in artifact_readme(metadata)
-
-
-def test_what_a_sentence_leaves_open_is_said_only_where_it_matters(metadata: dict[str, Any]) -> None:
-    prices = [feature for feature in metadata["features"] if feature["name"] in ("close", "volume_norm")]
-    readme = artifact_readme(metadata | {"features": prices})
-    assert "at least 20 candles, 20 of the window and 0 before it" in readme
-    assert "Wilder" not in readme
-    assert "ewm(" not in readme

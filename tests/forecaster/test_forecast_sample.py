@@ -108,16 +108,10 @@ def test_a_model_of_an_older_v8_has_none(tmp_path: Path) -> None:
         (lambda content: content["actual"]["ohlc"].pop(), "rows and forecasts "),
         (lambda content: content["actual"]["ohlc"][0].pop(), "rows and forecasts "),
         (lambda content: content["forecasts"][0].update(last_known=79), "rows and forecasts "),
-        (
-            lambda content: content["forecasts"][0]["values"].pop("bands"),
-            "rows and forecasts ",
-        ),
+        (lambda content: content["forecasts"][0]["values"].pop("bands"), "rows and forecasts "),
         (lambda content: content["columns"]["ohlc"].reverse(), "rows and forecasts "),
         (lambda content: content.update(open_time_s=7), r"7 \(must be a valid tuple\)"),
-        (
-            lambda content: content["actual"].update(ohlc=[["high"] * 4] * 80),
-            r"'high' \(must be a valid",
-        ),
+        (lambda content: content["actual"].update(ohlc=[["high"] * 4] * 80), r"'high' \(must be a valid"),
     ],
 )
 def test_a_damaged_sample_is_refused(

@@ -55,10 +55,8 @@ def test_a_stock_model_passes(plain: Path) -> None:
 
 
 @pytest.mark.tf
-@pytest.mark.parametrize("family", ["bilstm_seq2seq", "lstm_dense"])
-@pytest.mark.parametrize("way", ["anchored", "standard"])
-def test_what_v8_saves_passes(family: str, way: str, tmp_path: Path) -> None:
-    data = demo_data(tiny_profile(family, scaling=way, dropout=0.2))
+def test_what_v8_saves_passes(tmp_path: Path) -> None:
+    data = demo_data(tiny_profile("bilstm_seq2seq", scaling="standard", dropout=0.2))
     model, _ = build_serving(data.profile, data.scaling, build_network(data.profile, seed=1))
     model.save(tmp_path / "m.keras")
     check_keras_file(tmp_path / "m.keras")
