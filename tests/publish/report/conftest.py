@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,15 +62,31 @@ def write_page() -> Callable[..., None]:
     return write
 
 
-@pytest.fixture(scope="session")
-def visit(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
-    """Return a `browser.Browser`, which opens a page, with a fragment, or measures it."""
-    module = load_module(Path(__file__).with_name("browser.py"))
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Open a browser for the pages of a module; see `devtools.Browser`."""
+    module = load_module(Path(__file__).parents[2] / "annexes" / "live" / "app" / "devtools.py")
     program = module.find_browser()
     if program is None:
         pytest.skip("no browser: install Chromium or Chrome, or name one in V8_TEST_BROWSER")
+    with module.Browser(program, tmp_path_factory.mktemp("browser")) as opened:
+        yield opened
 
-    return module.Browser(program, lambda: tmp_path_factory.mktemp("browser"))
+
+@pytest.fixture
+def visit(browser: Any) -> Callable[..., str]:
+    """Return what opens a page, waits until so many charts are drawn, and returns the document."""
+
+    def visited(page: Path, fragment: str = "", *, num_charts: int) -> str:
+        browser.look(1_200)
+        browser.open("about:blank", "true")  # from where every fragment is another page
+        browser.complaints.clear()
+        root = "document.documentElement"
+        browser.open(f"{page.as_uri()}{fragment}", f"{root}.dataset.charts === '{num_charts}'")
+        assert (browser.value(f"{root}.dataset.errors"), browser.complaints) == ("0", [])
+        return str(browser.value(f"{root}.outerHTML"))
+
+    return visited
 
 
 def _metadata(

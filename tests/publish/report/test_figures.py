@@ -10,17 +10,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from v8.base.wording import language
 from v8.data.market.checks import check_candles
 from v8.data.market.series import Series
 from v8.forecaster.series_artifact import ForecastSample, SampledForecast
 from v8.model.baselines.baselines import BASELINES
-from v8.model.evaluation.evaluation import (
-    MODEL,
-    EvaluatedQuantiles,
-    Evaluation,
-    QuantileEvaluation,
-)
+from v8.model.evaluation.evaluation import MODEL, EvaluatedQuantiles, Evaluation, QuantileEvaluation
 from v8.model.evaluation.metrics import QuantileErrors
 from v8.publish.report.charts import Chart, line_style, notebook_figure, plotly
 from v8.publish.report.figures import (
@@ -85,10 +79,6 @@ def test_a_fan_opens_at_the_last_known_close_and_spans_low_to_high() -> None:
     # From the close of the second candle along the highs, back along the lows.
     assert fan["x"] == [-2, -1, 0, 0, -1, -2, None]
     assert fan["y"] == [11.0, 16.0, 17.0, 6.0, 7.0, 11.0, None]
-
-
-def test_the_line_of_closes_starts_at_what_was_known() -> None:
-    assert trace(issued_on_the_way(SAMPLE), "forecast, close")["y"] == [11.0, 11.6, 11.8, None]
 
 
 def issued(*columns: str) -> Chart:
@@ -210,21 +200,6 @@ def test_dots_in_doubt_are_hollow_and_a_diamond_is_the_median_with_its_number() 
     assert (medians["x"], medians["y"], medians["text"]) == ([2.0], ["Candles"], ["2.0 % higher"])
     assert medians["textposition"] == ["top right"]  # away from the line at 0
     assert plain(figure)["layout"]["shapes"][0]["x0"] == 0  # the forecast beside which they stand
-
-
-@pytest.mark.parametrize(
-    ("name", "texts", "tooltips"),
-    [
-        ("en", ["3.2 % lower"], ["A: 3.21 % lower", "B: the same error"]),
-        ("zh-TW", ["小 3.2 %"], ["A: 小 3.21 %", "B: 誤差相同"]),
-    ],
-)
-def test_no_difference_is_a_bare_sign(name: str, texts: list[str], tooltips: list[str]) -> None:
-    with language(name):
-        figure = spread_figure({"x": [Dot("A", -3.21), Dot("A", -3.21), Dot("B", 0.0)]}, {"x": "blue"})
-    dots, medians = plain(figure)["data"]
-    assert medians["text"] == texts
-    assert [dots["customdata"][0], dots["customdata"][2]] == tooltips
 
 
 def test_a_dot_far_off_stands_at_the_edge_with_its_number_and_squashes_nothing() -> None:

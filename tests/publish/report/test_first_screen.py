@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from v8.model.evaluation.leaderboard import rank_results, read_result
 from v8.model.evaluation.price_range import RangeCoverage
 from v8.publish.report.charts import plotly
 from v8.publish.report.figures import verdict_figures
-from v8.publish.report.page import _price_range, _range_verdict, first_screen
+from v8.publish.report.page import _range_verdict, first_screen
 
 UNKNOWN = "not tested: too few windows"
 
@@ -54,13 +53,6 @@ def test_a_figure_says_its_direction_in_a_word(
                 figures = re.findall(r"<strong[^>]*>([\d.]+ %)<small>(.*?)</small></strong>", card)
                 assert [word for _, word in figures] == words
                 assert than_naive in card
-
-
-def test_a_figure_has_a_colour_where_it_is_significant(make_metadata: Any) -> None:
-    for share, style in ((0.5, "better"), (-0.5, "worse")):
-        for card in cards(make_metadata("AUSDT-1h", share=share, num_windows=240)):
-            assert re.findall('<strong class="(.*?)"', card)[0] == style
-            assert f'<span class="chip {style}">significant</span>' in card
 
 
 def test_a_figure_has_no_colour_where_the_significant_series_differ_from_the_median(
@@ -109,27 +101,3 @@ def test_a_range_is_judged_by_the_number_of_its_windows(
     num_windows: int, num_inside: int, words: str, style: str
 ) -> None:
     assert _range_verdict(RangeCoverage(num_windows, num_inside)) == (words, style)
-
-
-@pytest.mark.parametrize(
-    ("name", "sentence"),
-    [
-        (
-            "en",
-            "In 91.0 % of 100 forecasts all bars ahead stayed inside the forecast range, "
-            "which should hold them in 90 %: about as often as stated.",
-        ),
-        (
-            "zh-TW",
-            "有 91.0 % 的預測（共 100 次），之後所有 K 線都留在預測範圍內，應為 90 %：與所稱比例大致相符。",
-        ),
-    ],
-)
-def test_the_card_of_the_range_has_a_whole_sentence_and_no_mark_of_significance(
-    name: str, sentence: str
-) -> None:
-    rows: Any = [SimpleNamespace(price_range=RangeCoverage(100, 91))]
-    with language(name):
-        card = _price_range(rows)
-    assert f"<span>{sentence}</span>" in card
-    assert "chip" not in card

@@ -22,8 +22,6 @@ from v8.publish.report.markup import Html, element, facts, join, shown_table
 VOID = {"meta", "br", "hr", "link", "img", "input"}
 DEMO = "Simulated market: these numbers say nothing about real coins."
 
-DOTS_TITLE = {"text": "← lower error | higher error →"}
-
 
 class Page(HTMLParser):
     """Collect elements, attributes and text, and check that every element ends where it should."""
@@ -88,48 +86,6 @@ def test_the_page_shows_every_series_with_its_verdicts_and_the_median(write, mak
         assert content in page.text
 
 
-def test_what_is_more_than_chance_stands_out(write, make_metadata, make_run) -> None:
-    metadata = [
-        make_metadata("AUSDT-1h", share=0.25, num_windows=400),
-        make_metadata("BUSDT-1h", share=-0.25, num_windows=400, seed=4),
-    ]
-    page = write(make_run(("AUSDT-1h", "BUSDT-1h")), metadata)
-    assert (
-        "Candlesthe same errorcompared with the naive forecast"
-        "significantly lower for 1 of 2 series, significantly higher for 1" in page.text
-    )
-    titles = [value for name, value in page.attributes if name == "title"]
-    assert any("Bollinger bands: loses to naive; " in title for title in titles)
-    for content in ("0.750●", "1.250●"):
-        assert content in page.text
-    pointed = {value.partition(",")[0] for name, value in page.attributes if name == "title"}
-    assert {"beats naive", "loses to naive"} <= pointed
-    assert "corrected for the 2 series tested together (Benjamini-Hochberg)" in page.text
-    naive, _ = [figure for figure in figures_of(page) if figure["layout"]["xaxis"].get("title") == DOTS_TITLE]
-    *dots, medians = naive["data"]
-    assert [trace["marker"]["symbol"] for trace in dots] == [["circle", "circle"]] * 3
-    assert medians["text"] == ["the same error"] * 3
-
-
-def test_a_section_holds_horizon_charts_direction_spans_candles_and_times(
-    write, make_metadata, make_run
-) -> None:
-    history = [
-        {"epoch": epoch, "train_loss": 1 / epoch, "validation_loss": 1.1 / epoch} for epoch in (1.0, 2.0, 3.0)
-    ]
-    page = write(make_run(), [make_metadata()], {"BTCUSDT-15m": history})
-    # The verdict twice, three tasks by step, one learning curve, time per stage.
-    assert [value for name, value in page.attributes if name == "class"].count("plot") == 6
-    for content in ("the naive forecast", "last close", "offset", "windows counted", "embargo bars", "5,531"):
-        assert content in page.text
-    assert "unclosed1" in page.text  # from the candle report, while zeros are left out:
-    assert "off grid" not in page.text
-    assert "after 2023-12-30T12:00:00+00:00, missing 28" in page.text
-    assert "training1 min 1 s" in page.text
-    assert "Weights of epoch 4 of 9 were kept." in page.text
-    assert "No forecasts are stored" in page.text
-
-
 def test_a_series_to_which_holes_leave_few_windows_is_named_and_counted(
     write, make_metadata, make_run
 ) -> None:
@@ -156,17 +112,6 @@ def test_forecasts_that_were_kept_are_shown(write, make_metadata, make_run) -> N
     charts = [json.loads(script) for script in page.scripts if script.startswith('{"time":')]
     assert [chart["candles"] for chart in charts] == [[list(*candle)] * 4] * 2
     assert [len(chart["issued"][0]["candles"]) for chart in charts] == [2, 2]
-
-
-def test_where_numbers_come_from_is_folded_in_megabytes_and_short_digests(
-    write, make_metadata, make_run
-) -> None:
-    page = write(make_run(), [make_metadata()])
-    digest = make_run()["profile_digest"]
-    assert "machine: memory8,000 MB" in page.text
-    assert f"profile digest{digest[:12]}" in page.text and digest not in page.text
-    assert ("title", digest) in page.attributes
-    assert "TradingView Lightweight Charts™" in page.text  # as its licence asks for
 
 
 def test_failed_series_stand_with_their_whole_reason(write, make_metadata, make_run) -> None:

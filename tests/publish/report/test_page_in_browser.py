@@ -24,8 +24,7 @@ from v8.runs.run_folder import RunRecord
 pytestmark = pytest.mark.process
 
 NAMES = ("AUSDT-1h", "BUSDT-1h")
-Visit = Any
-VisitPage = Callable[..., Visit]
+VisitPage = Callable[..., str]
 
 
 def sample_of(series: str) -> ForecastSample:
@@ -69,107 +68,35 @@ def page(
     return path
 
 
-@pytest.fixture(scope="module")
-def opened(page: Path, visit: VisitPage) -> Visit:
-    return visit(page, "#all")
+# The first screen; per series: forecasts, three tasks by step, learning curve.
+ALL_CHARTS = 3 + 2 * 5
 
 
-def test_nothing_goes_wrong_and_every_chart_is_drawn(opened: Visit) -> None:
-    assert opened.console == []
-    assert opened.told("errors") == "0"
-    # The first screen; per series: forecasts, three tasks by step, learning curve.
-    assert opened.told("charts") == str(3 + 2 * 5)
-    assert len(re.findall(r'class="[^"]*\bmain-svg\b', opened.dom)) >= 12
-
-
-def test_candles_fans_and_bands_are_really_on_the_drawing(opened: Visit) -> None:
+def test_every_chart_is_drawn_with_the_numbers_of_the_metadata(
+    page: Path, visit: VisitPage, metadata: list[dict[str, Any]]
+) -> None:
+    dom = visit(page, "#all", num_charts=ALL_CHARTS)
+    assert len(re.findall(r'class="[^"]*\bmain-svg\b', dom)) >= 12
     # On the first screen and in both series.
-    legends = re.findall(r'<div class="keys">(.*?)</details></div>', opened.dom)
+    legends = re.findall(r'<div class="keys">(.*?)</details></div>', dom)
     assert len(legends) == 3
     for legend in legends:
         first, others = (re.findall(r"</i>(.*?)</button>", part) for part in legend.split("<details>"))
-        assert first == [
-            "actual candle",
-            "forecast candle",
-            "Bollinger bands, forecast",
-            "Volatility, forecast",
-        ]
+        assert first[:2] == ["actual candle", "forecast candle"]
+        assert first[2:] == ["Bollinger bands, forecast", "Volatility, forecast"]
         assert others == ["Bollinger bands, actual values", "Volatility, actual values"]
     # Nothing is pointed at, so that no values are shown.
-    assert len(re.findall('<div class="touch-tip" hidden=""></div>', opened.dom)) == 3
-    assert opened.dom.count("<canvas") >= 3 * 2
+    assert len(re.findall('<div class="touch-tip" hidden=""></div>', dom)) == 3
+    assert dom.count("<canvas") >= 3 * 2
+    require_rows(dom, metadata)
+    require_errors_by_step(dom, metadata)
 
 
-READ = """<script>
-addEventListener("load", () => setTimeout(() => {
-  const figure = document.querySelector(".candles");
-  const box = figure.querySelector(".touch-box");
-  const values = () => figure.querySelector(".touch-tip:not([hidden])")?.textContent;
-  const press = (key) => box.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
-  const seen = { first: values() };
-  press("End");
-  seen.newest = values();
-  for (let count = 0; count < 4; count++) press("ArrowLeft");
-  seen.fourth = values();
-  press("Home");
-  seen.oldest = values();
-  press("+");
-  seen.bars = box.dataset.bars;
-  const canvas = box.querySelector("canvas");
-  const { left, top, width, height } = canvas.getBoundingClientRect();
-  const at = { clientX: left + width / 2, clientY: top + height / 2, bubbles: true, view: window };
-  const cell = canvas.parentElement.querySelector("canvas:last-of-type");
-  for (const kind of ["mouseenter", "mouseover", "mousemove"]) cell.dispatchEvent(new MouseEvent(kind, at));
-  setTimeout(() => {
-    seen.pointed = values();
-    const key = figure.querySelector(".key");
-    key.click();
-    seen.pressed = key.getAttribute("aria-pressed");
-    const choice = figure.querySelector("select");
-    choice.value = "BUSDT-1h";
-    choice.dispatchEvent(new Event("change"));
-    seen.chosen = figure.querySelectorAll("canvas").length;
-    document.documentElement.dataset.measured = JSON.stringify(seen);
-  }, 300);
-}, 1000));
-</script>"""
-"""Reads the values of the first chart with arrow keys and a pointer."""
-
-
-def test_a_chart_can_be_read_bar_by_bar_zoomed_and_pointed_at(page: Path, visit: VisitPage) -> None:
-    measured = visit.act(page, READ)
-    assert "first" not in measured  # nothing is shown before
-    assert "1970-01-01 11:00" in measured["newest"]
-    assert "actual candleO 100 H 102 L 99 C 101" in measured["newest"]
-    assert "Bollinger bands, actual values97 – 103" in measured["newest"]
-    assert "Volatility, actual values1.000 %" in measured["newest"]
-    assert "1970-01-01 07:00" in measured["fourth"]
-    # The forecast after the sixth candle is of its values.
-    assert "forecast candleO 100 H 102 L 99 C 101" in measured["fourth"]
-    assert "Bollinger bands, forecast97 – 103" in measured["fourth"]
-    assert "Volatility, forecast1.000 %" in measured["fourth"]
-    assert "1970-01-01 00:00" in measured["oldest"] and "forecast candle" not in measured["oldest"]
-    assert 3 <= int(measured["bars"]) < 12
-    assert re.search("1970-01-01 0[1-9]:00", measured["pointed"])
-    assert measured["pressed"] == "false"
-    assert measured["chosen"] > 0
-
-
-@pytest.mark.nightly
-def test_a_folded_series_costs_nothing_before_it_is_opened(page: Path, visit: VisitPage) -> None:
-    folded = visit(page)
-    assert (folded.told("errors"), folded.told("charts")) == ("0", "3")
-    one = visit(page, "#BUSDT-1h")
-    assert (one.told("errors"), one.told("charts")) == ("0", "8")
-
-
-def test_the_numbers_are_those_of_the_metadata(opened: Visit, metadata: list[dict[str, Any]]) -> None:
-    rows = {name: re.search(rf'<tr><th scope="row"><a href="#{name}">.*?</tr>', opened.dom) for name in NAMES}
+def require_rows(dom: str, metadata: list[dict[str, Any]]) -> None:
     for content in metadata:
-        row = rows[content["series"]]
+        row = re.search(rf'<tr><th scope="row"><a href="#{content["series"]}">.*?</tr>', dom)
         assert row
-        cells = re.findall(r"<td>(.*?)</td>", row[0])
-        told = [re.sub(r"<[^>]*>", "", cell) for cell in cells]
+        told = [re.sub(r"<[^>]*>", "", cell) for cell in re.findall(r"<td>(.*?)</td>", row[0])]
         evaluation = Evaluation.from_json(content["evaluation"])
         for at, task in enumerate(evaluation.tasks):
             beside_naive, beside_best = (
@@ -181,12 +108,9 @@ def test_the_numbers_are_those_of_the_metadata(opened: Visit, metadata: list[dic
                 assert f'title="{spaced(verdict)}, corrected p ' in row[0]
 
 
-def test_the_charts_hold_the_errors_of_the_metadata(opened: Visit, metadata: list[dict[str, Any]]) -> None:
-    figures = [
-        json.loads(text)
-        for text in re.findall(r'<script type="application/json">(.*?)</script>', opened.dom, re.DOTALL)
-    ]
-    figures = [figure for figure in figures if "layout" in figure]  # the others are of candles
+def require_errors_by_step(dom: str, metadata: list[dict[str, Any]]) -> None:
+    texts = re.findall(r'<script type="application/json">(.*?)</script>', dom, re.DOTALL)
+    figures = [figure for figure in map(json.loads, texts) if "layout" in figure]  # the others are of candles
     by_step = [figure for figure in figures if "error ÷ naive" in str(figure["layout"]["yaxis"].get("title"))]
     assert len(by_step) == 6
     evaluations = [Evaluation.from_json(one["evaluation"]) for one in metadata]
@@ -200,12 +124,52 @@ def test_the_charts_hold_the_errors_of_the_metadata(opened: Visit, metadata: lis
         assert model["customdata"] == pytest.approx(list(100 * errors), rel=1e-5)
 
 
+def test_a_chart_can_be_read_bar_by_bar_zoomed_and_pointed_at(
+    page: Path, visit: VisitPage, browser: Any
+) -> None:
+    visit(page, num_charts=3)
+    box = "document.querySelector('.candles .touch-box')"
+
+    def values(*keys: str) -> Any:
+        """Press keys, and return the values that are shown then."""
+        for key in keys:
+            browser.value(
+                f"{box}.dispatchEvent(new KeyboardEvent('keydown', {{key: '{key}', bubbles: true}}))"
+            )
+        return browser.value("document.querySelector('.candles .touch-tip:not([hidden])')?.textContent")
+
+    assert values() is None
+    newest = values("End")
+    assert "1970-01-01 11:00" in newest and "actual candleO 100 H 102 L 99 C 101" in newest
+    assert "Bollinger bands, actual values97 – 103" in newest and "Volatility, actual values1.000 %" in newest
+    fourth = values(*["ArrowLeft"] * 4)
+    # The forecast after the sixth candle is of its values.
+    assert "1970-01-01 07:00" in fourth and "forecast candleO 100 H 102 L 99 C 101" in fourth
+    assert "Bollinger bands, forecast97 – 103" in fourth and "Volatility, forecast1.000 %" in fourth
+    oldest = values("Home")
+    assert "1970-01-01 00:00" in oldest and "forecast candle" not in oldest
+    values("+")
+    assert 3 <= int(browser.value(f"{box}.dataset.bars")) < 12
+    browser.value(f"{box}.scrollIntoView()")
+    place = browser.value(f"{box}.getBoundingClientRect().toJSON()")
+    browser.point(place["left"] + place["width"] / 2, place["top"] + place["height"] / 2)
+    browser.wait("/1970-01-01 0[1-9]:00/.test(document.querySelector('.candles .touch-tip')?.textContent)")
+    browser.value("document.querySelector('.candles .key').click()")
+    assert browser.value("document.querySelector('.candles .key').getAttribute('aria-pressed')") == "false"
+    choice = "document.querySelector('.candles select')"
+    browser.value(f"{choice}.value = 'BUSDT-1h'; {choice}.dispatchEvent(new Event('change'))")
+    assert browser.value("document.querySelector('.candles').querySelectorAll('canvas').length") > 0
+
+
+@pytest.mark.nightly
+def test_a_folded_series_costs_nothing_before_it_is_opened(page: Path, visit: VisitPage) -> None:
+    visit(page, num_charts=3)
+    visit(page, "#BUSDT-1h", num_charts=8)
+
+
 @pytest.mark.nightly
 def test_the_page_takes_the_language_of_the_browser_if_it_was_made(
-    make_run: Callable[..., dict[str, Any]],
-    metadata: list[dict[str, Any]],
-    tmp_path: Path,
-    visit: VisitPage,
+    make_run: Callable[..., Any], metadata: list[Any], tmp_path: Path, visit: VisitPage, browser: Any
 ) -> None:
     record = TypeAdapter(RunRecord).validate_python(make_run(NAMES))
     rows = rank_results(map(read_result, metadata))
@@ -218,25 +182,24 @@ def test_the_page_takes_the_language_of_the_browser_if_it_was_made(
     path.write_text(drawn().whole({"zh-TW": "zh-TW.js"}), "utf-8")
     with language("zh-TW"):
         (tmp_path / "zh-TW.js").write_text(drawn().in_language(["en", "zh-TW"]), "ascii")
-    chinese = visit(path, "#all", "--accept-lang=zh-TW,zh")
-    assert re.search('<html[^>]* lang="zh-TW"', chinese.dom)
-    assert "<h2>排行榜</h2>" in chinese.dom and "<h2>Leaderboard</h2>" not in chinese.dom
-    assert (chinese.told("errors"), chinese.told("charts")) == ("0", str(3 + 2 * 4))
-    assert chinese.console == []
-    assert re.search('<button[^>]*data-language="zh-TW"[^>]*aria-pressed="true"', chinese.dom)
+    browser.tell("Emulation.setUserAgentOverride", userAgent="test", acceptLanguage="zh-TW,zh")
+    chinese = visit(path, "#all", num_charts=3 + 2 * 4)
+    assert re.search('<html[^>]* lang="zh-TW"', chinese)
+    assert "<h2>排行榜</h2>" in chinese and "<h2>Leaderboard</h2>" not in chinese
+    assert re.search('<button[^>]*data-language="zh-TW"[^>]*aria-pressed="true"', chinese)
     (tmp_path / "zh-TW.js").unlink()  # sent without its folder, it stays in English
-    alone = visit(path, "", "--accept-lang=zh-TW")
-    assert "<h2>Leaderboard</h2>" in alone.dom and alone.told("charts") == "3"
+    browser.tell("Network.setCacheDisabled", cacheDisabled=True)
+    browser.open("about:blank", "true")
+    browser.open(path.as_uri(), "document.documentElement.dataset.charts === '3'")
+    assert "<h2>Leaderboard</h2>" in browser.value("document.documentElement.outerHTML")
+    browser.tell("Emulation.setUserAgentOverride", userAgent="test", acceptLanguage="en")
 
 
-def test_what_slips_in_as_a_script_is_stopped_and_counted(
-    page: Path, tmp_path: Path, visit: VisitPage
-) -> None:
+def test_what_slips_in_as_a_script_is_stopped_and_counted(page: Path, tmp_path: Path, browser: Any) -> None:
     # The tests above trust the counter: here it has something to count.
     broken = tmp_path / "report.html"
     hostile = "<body><script>document.title = 'taken over'</script>"
     broken.write_text(page.read_text("utf-8").replace("<body>", hostile, 1), "utf-8")
-    seen = visit(broken)
-    assert int(seen.told("errors")) > 0
-    assert seen.console != []
-    assert "<title>taken over" not in seen.dom
+    browser.open(broken.as_uri(), "document.documentElement.dataset.errors > 0")
+    assert browser.complaints != []
+    assert browser.value("document.title") != "taken over"

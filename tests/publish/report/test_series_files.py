@@ -20,6 +20,7 @@ from v8.publish.report.series_section import section_file, series_body, series_s
 from v8.runs.run_folder import RunRecord
 
 HOSTILE = "</script><script>document.title = 'taken'</script><img src=x onerror=\"document.title = 'taken'\">"
+LOST = "document.body.textContent"
 NAMES = tuple(f"C{number:03}USDT-1h" for number in range(MOST_IN_ONE_FILE + 1))
 
 
@@ -65,17 +66,17 @@ def test_a_section_is_two_texts_and_no_markup_of_a_stranger(folder: Path) -> Non
 @pytest.mark.nightly
 @pytest.mark.process
 def test_an_opened_section_comes_from_its_file_and_one_that_is_not_there_says_so(
-    folder: Path, visit: Callable[..., Any]
+    folder: Path, visit: Callable[..., str], browser: Any
 ) -> None:
-    opened = visit(folder / "report.html", f"#{NAMES[0]}")
-    assert opened.told("errors") == "0"
-    assert "taken" not in opened.dom.partition("</title>")[0]
-    assert "Direction of the close" in opened.dom
-    assert opened.told("charts") == "5"  # the verdict's two, and tasks by step
-    assert visit(folder / "report.html", "").told("charts") == "2"  # no section is drawn before it is wanted
-    lost = visit(folder / "report.html", f"#{NAMES[1]}")
-    assert f"report/series/{NAMES[1]}.js is not next to" in lost.dom
-    assert "Direction of the close" not in lost.dom
+    # The verdict's two, and tasks by step; no section is drawn before it is wanted.
+    opened = visit(folder / "report.html", f"#{NAMES[0]}", num_charts=5)
+    assert browser.value("document.title") != "taken"
+    assert "Direction of the close" in opened
+    visit(folder / "report.html", num_charts=2)
+    browser.open(f"{(folder / 'report.html').as_uri()}#{NAMES[1]}", f"{LOST}.includes('is not next to')")
+    lost = browser.value("document.documentElement.outerHTML")
+    assert f"report/series/{NAMES[1]}.js is not next to" in lost
+    assert "Direction of the close" not in lost
 
 
 def test_a_section_is_drawn_again_when_what_it_shows_has_changed_and_only_then(tmp_path: Path) -> None:

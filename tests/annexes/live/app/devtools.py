@@ -1,6 +1,6 @@
 """A real headless browser, driven by its DevTools protocol: nothing is installed, nothing is fetched.
 
-Looks for Chromium or Chrome on the PATH, as tests/publish/report/browser.py does.
+Looks for Chromium or Chrome on the PATH. Tests of pages of a run use it, too.
 """
 
 from __future__ import annotations
