@@ -147,12 +147,7 @@ def metadata_of(series: str, share: float, source: str, model_sha256: str) -> di
             for span in ("train", "validation", "test")
         },
         "num_parameters": 234_567,
-        "training": {
-            "precision": "float32",
-            "best_epoch": 2,
-            "epochs_run": 2,
-            "device": "cpu",
-        },
+        "training": {"precision": "float32", "best_epoch": 2, "epochs_run": 2, "device": "cpu"},
         "evaluation": copy.deepcopy(_evaluation(share).to_json()),
         "seconds": {"features": 0.5, "training": 61.0},
         "versions": {"python": "3.11.9", "v8": "0.1.0", "keras": "3.15.1"},

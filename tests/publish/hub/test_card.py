@@ -103,19 +103,6 @@ def test_a_model_that_loses_is_called_so_beside_its_name(run: Path) -> None:
     assert expected in next(line for line in card.splitlines() if line.startswith("Candles: "))
 
 
-def test_the_card_says_what_a_user_has_to_know(run: Path) -> None:
-    card = card_of(run)
-    assert 'v8.load("someone/fleet", "BTCUSDT-15m")' in card
-    assert 'hf_hub_download("someone/fleet", "models/BTCUSDT-15m/model.keras")' in card
-    assert "Not financial advice" in card
-    assert row_of(card, "machine")[1].endswith("GiB of memory")
-    assert row_of(card, "time") == ["time", "2 min 3 s over all models"]  # 2 x (0.5 + 61) s
-    assert row_of(card, "profile")[1].startswith("`aligned`, digest `")
-    assert f"| {GOOD} | vision | 2026-08-01 00:00 | 2026-10-31 23:45 | 8,000 |" in card
-    for title in ("How good they are", "Leaderboard", "How to use them", "Data", "Intended use and limits"):
-        assert f"## {title}" in card
-
-
 def test_the_card_shows_the_lines_of_the_files_that_are_there(run: Path) -> None:
     files = ["features.py", f"models/{GOOD}/model.onnx", "forecast.png"]
     card = model_card(REPO, read_run(run), metadata_of(run), {}, files=files)

@@ -7,6 +7,7 @@ one sentence, or nothing comes through that a terminal, a browser, Markdown or a
 
 from __future__ import annotations
 
+import copy
 import csv
 import io
 import json
@@ -14,8 +15,9 @@ import os
 import re
 import tempfile
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from html.parser import HTMLParser
 from itertools import cycle
 from pathlib import Path
@@ -44,6 +46,7 @@ from v8.publish.hub.staging import stage_run
 from v8.publish.report.markup import DRAW, STYLE, WATCH, Html, candle_library, plotly_library
 from v8.publish.report.outputs import RunResults
 from v8.runs.events import RunSummary, SeriesOutcome
+from v8.runs.run_folder import SeriesState, read_run
 
 pytestmark = pytest.mark.tf
 
@@ -60,9 +63,6 @@ TEXTS = {
     "formula behind a sign": "@SUM(1+1)|x",
 }
 
-TRIED_ALWAYS = ("escape sequences", "HTML", "formula")
-"""Where a test takes seconds for each text, these; the night tries all."""
-
 CONTROLS = ("escape sequences", "bidirectional controls", "line ends")
 
 IN_RECORDS = {
@@ -70,6 +70,9 @@ IN_RECORDS = {
     "formula and markup": "".join(TEXTS[name] for name in ("formula", "HTML", "Markdown")),
 }
 """Texts that are tried at each place of a record, which has a hundred."""
+
+Change = Callable[[Any], None]
+"""Puts a text into the content of a record."""
 
 
 def paths(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -151,43 +154,76 @@ def require_safe_error(error: V8Error) -> None:
 
 
 @contextmanager
-def refused_well() -> Iterator[None]:
+def refused_well(refusals: list[V8Error] | None = None) -> Iterator[None]:
     try:
         yield
     except V8Error as error:
         require_safe_error(error)
+        if refusals is not None:
+            refusals.append(error)
 
 
-def show_all(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Draw all that shows a run, and look at each."""
+def show_all(run: Path, capsys: pytest.CaptureFixture[str]) -> bool:
+    """Draw all that shows a run, and look at each; return whether nothing was refused."""
     errors: list[V8Error] = []
-    with refused_well():
+    with refused_well(errors):
         rows = write_outputs(run, errors.append)
         print_summary(RunSummary(1, 0, ()), run, RunResults(rows))
         require_safe_page((run / "report.html").read_text("utf-8"))
         require_safe_csv((run / "leaderboard.csv").read_text("utf-8"))
-    for error in errors:
-        require_safe_error(error)
-    with refused_well():
+    with refused_well(errors):
         require_safe_markdown(artifact_readme(read_metadata(run / SERIES)))
-    with refused_well():
+    with refused_well(errors):
         fleet = ModelSource(run).refresh()
-        for page in (
-            overview_page(fleet, Html("")),
-            series_page(fleet, Series.parse(SERIES), Html("")),
-        ):
+        require_safe_line(fleet.label)
+        for page in (overview_page(fleet, Html("")), series_page(fleet, Series.parse(SERIES), Html(""))):
             require_safe_page(re.sub(r"<(script|style)>.*?</\1>", "", page, flags=re.DOTALL))
         for content in (answers.series_list(fleet), answers.leaderboard(fleet)):
             require_no_controls(answers.encode_json(content).decode("utf-8"))
-    with tempfile.TemporaryDirectory(dir=run.parent) as folder, refused_well():
+    with tempfile.TemporaryDirectory(dir=run.parent) as folder, refused_well(errors):
         staged = stage_run(run, Path(folder) / "staged", "someone/fleet", is_partial=True).folder
         for name in ("README.md", f"models/{SERIES}/README.md"):
             require_safe_markdown((staged / name).read_text("utf-8"))
         require_safe_csv((staged / "leaderboard.csv").read_text("utf-8"))
         require_no_controls((staged / "manifest.json").read_text("utf-8"))
+    for error in errors:
+        require_safe_error(error)
     printed = capsys.readouterr()
     require_safe_terminal(printed.out)
     require_safe_terminal(printed.err)
+    return not errors
+
+
+def show_together(
+    run: Path, file: Path, kept: Any, changes: list[Change], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Show a record with all of some changes; where that is refused, with each half of them."""
+    content = copy.deepcopy(kept)
+    for change in changes:
+        change(content)
+    file.write_text(json.dumps(content), "utf-8")
+    if not show_all(run, capsys) and len(changes) > 1:
+        middle = len(changes) // 2
+        for half in (changes[:middle], changes[middle:]):
+            show_together(run, file, kept, half, capsys)
+
+
+def show_what_is_read(
+    run: Path, name: str, changes: list[Change], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Read a record with each change alone, which may be refused; show it with all that are read."""
+    file = run / name
+    kept = json.loads(file.read_text("utf-8"))
+    accepted = []
+    for change in changes:
+        content = copy.deepcopy(kept)
+        change(content)
+        file.write_text(json.dumps(content), "utf-8")
+        with refused_well():
+            read_run(run)
+            _ = read_metadata(run / SERIES).result
+            accepted.append(change)
+    show_together(run, file, kept, accepted, capsys)
 
 
 @pytest.fixture
@@ -202,15 +238,14 @@ def run(make_run: Any) -> Path:
 def test_every_text_of_a_record_is_shown_harmlessly_or_refused(
     run: Path, name: str, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = run / name
-    kept = file.read_text("utf-8")
-    places = [path for path in paths(json.loads(kept)) if isinstance(at(json.loads(kept), path), str)]
+    kept = json.loads((run / name).read_text("utf-8"))
+    places = [path for path in paths(kept) if isinstance(at(kept, path), str)]
     assert len(places) > 20
-    for path in places:
-        content = json.loads(kept)
+
+    def put(content: Any, path: tuple[Any, ...]) -> None:
         at(content, path[:-1])[path[-1]] = text
-        file.write_text(json.dumps(content), "utf-8")
-        show_all(run, capsys)
+
+    show_what_is_read(run, name, [partial(put, path=path) for path in places], capsys)
 
 
 @pytest.mark.nightly
@@ -218,42 +253,29 @@ def test_every_text_of_a_record_is_shown_harmlessly_or_refused(
 def test_every_key_of_a_record_is_shown_harmlessly_or_refused(
     run: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = run / name
-    kept = file.read_text("utf-8")
-    whole = json.loads(kept)
-    sections = [path for path in paths(whole) if isinstance(at(whole, path), dict) and len(path) <= 3]
-    texts = cycle(IN_RECORDS.values())
-    for path, text in zip(sections, texts, strict=False):
-        content = json.loads(kept)
+    kept = json.loads((run / name).read_text("utf-8"))
+    sections = [path for path in paths(kept) if isinstance(at(kept, path), dict) and len(path) <= 3]
+
+    def put(content: Any, path: tuple[Any, ...], text: str) -> None:
         section = at(content, path)
         section[text] = next(iter(section.values()), None)
-        file.write_text(json.dumps(content), "utf-8")
-        show_all(run, capsys)
 
-
-@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
-def test_a_reason_why_a_series_failed_is_shown_harmlessly(
-    make_run: Any, text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from v8.runs.run_folder import SeriesState
-
-    failed = {"ETHUSDT-1h": SeriesState("failed", reason=text)}
-    run = make_run([SERIES], unfinished=failed)
-    show_all(run, capsys)
-    print_summary(RunSummary(1, 0, (SeriesOutcome(Series("ETHUSDT", "1h"), reason=text),)), run, RunResults())
-    require_safe_terminal(capsys.readouterr().out)
+    texts = zip(sections, cycle(IN_RECORDS.values()), strict=False)
+    show_what_is_read(run, name, [partial(put, path=path, text=text) for path, text in texts], capsys)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such names of folders")
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
-def test_the_name_of_a_run_folder_is_shown_harmlessly(
-    run: Path, text: str, capsys: pytest.CaptureFixture[str]
+def test_the_name_of_a_run_folder_and_the_reason_of_a_failure_are_shown_harmlessly(
+    make_run: Any, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    run = make_run([SERIES], unfinished={"ETHUSDT-1h": SeriesState("failed", reason=text)})
     named = run.with_name(text.replace("/", "∕"))
     run.rename(named)
     show_all(named, capsys)
-    fleet = ModelSource(named).refresh()
-    require_safe_line(fleet.label)
+    outcome = SeriesOutcome(Series("ETHUSDT", "1h"), reason=text)
+    print_summary(RunSummary(1, 0, (outcome,)), named, RunResults())
+    require_safe_terminal(capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
@@ -282,13 +304,7 @@ def test_tables_are_written_harmlessly(text: str) -> None:
     assert pd.read_csv(io.StringIO(frame_csv(frame)))["number"].tolist() == [-1.5, 2.0]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        pytest.param(text, id=name, marks=() if name in TRIED_ALWAYS else pytest.mark.nightly)
-        for name, text in TEXTS.items()
-    ],
-)
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 def test_texts_of_a_profile_are_shown_harmlessly_or_refused(
     run: Path, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -299,25 +315,28 @@ def test_texts_of_a_profile_are_shown_harmlessly_or_refused(
     places = [path for path in paths(content) if isinstance(at(content, path), str)]
     assert ("covariates", 0, "time") in places and ("description",) in places
     file = tmp_path / "own.yaml"
+    accepted = copy.deepcopy(content)
     for path in places:
-        changed = json.loads(json.dumps(content))
+        changed = copy.deepcopy(content)
         at(changed, path[:-1])[path[-1]] = text
         file.write_text(yaml.safe_dump(changed), "utf-8")
         with refused_well():
-            load_profile(file)
-        for words in (["features", "--profile", str(file)], ["run", "--dry-run", "--profile", str(file)]):
-            result = CliRunner().invoke(app, [*words, *(["--source", "demo"] if "run" in words else [])])
+            load_profile(str(file))
+            at(accepted, path[:-1])[path[-1]] = text
+        metadata = json.loads((run / FILES[1]).read_text())
+        metadata["profile"]["covariates"] = changed["covariates"]
+        (run / FILES[1]).write_text(json.dumps(metadata), "utf-8")
+        with refused_well():
+            note = covariate_note(read_metadata(run / SERIES))
+            require_no_controls(note)
+            require_safe_markdown(re.sub(r"(`+).*?\1", "", note))
+    for shown in (accepted, content | {"name": text}):  # a refusal comes through the command line, too
+        file.write_text(yaml.safe_dump(shown), "utf-8")
+        for words in (["features"], ["run", "--dry-run", "--source", "demo"]):
+            result = CliRunner().invoke(app, [*words, "--profile", str(file)])
             assert result.exit_code in (0, 2, 3), result.output
             require_safe_terminal(result.stdout)
             require_safe_terminal(result.stderr)
-        metadata = json.loads((run / FILES[1]).read_text())
-        metadata["profile"]["covariates"] = changed["covariates"]
-        (run / SERIES / "metadata.json").write_text(json.dumps(metadata), "utf-8")
-        with refused_well():
-            note = covariate_note(read_metadata(run / SERIES))
-            code = re.sub(r"(`+).*?\1", "", note)
-            require_no_controls(note)
-            require_safe_markdown(code)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such names of files")

@@ -57,12 +57,7 @@ def send(ledger: Ledger, tmp_path: Path) -> Send:
         folder = tmp_path / f"staged-{len(list(tmp_path.iterdir()))}"
         folder.mkdir()
         staged = LedgerDataset(
-            folder,
-            REPO,
-            book,
-            book.path.with_name("tiny"),
-            FIRST_S + day * DAY_S + DAY_S // 2,
-            is_repairing,
+            folder, REPO, book, book.path.with_name("tiny"), FIRST_S + day * DAY_S + DAY_S // 2, is_repairing
         )
         return publish(staged, REPO, is_private=False, retries=RETRIES)
 

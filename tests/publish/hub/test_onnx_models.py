@@ -15,7 +15,6 @@ from onnx_models import tiny_model
 from v8.base.errors import ArtifactError
 from v8.base.storage import digest_bytes, digest_file
 from v8.data.windows.scaling import ColumnScaling, Scaling, Transform
-from v8.forecaster import shared_models
 from v8.forecaster.metadata import Metadata, read_metadata
 from v8.model.networks.onnx_graph import to_onnx
 from v8.publish.hub.publish import publish
@@ -82,16 +81,6 @@ def test_a_file_of_another_model_is_not_pulled(hub: Any, make_run: Any, tmp_path
         assert refusal.value.where.endswith(file.name)
         assert refusal.value.got.endswith("steps apart")
     assert pull(REPO, ["ETHUSDT-1h"]).series == ("ETHUSDT-1h",)
-
-
-def test_files_are_compared_once(
-    hub: Any, make_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run, _ = run_with_onnx(make_run)
-    publish(stage_run(run, tmp_path / "staged", REPO), REPO, is_private=False)
-    pull(REPO)
-    monkeypatch.setattr(shared_models.ModelComparison, "require_same_model", None)
-    assert SERIES in pull(REPO).series
 
 
 def test_a_file_that_its_metadata_do_not_name_is_not_used(hub: Any, make_run: Any, tmp_path: Path) -> None:

@@ -83,28 +83,6 @@ def test_a_client_that_is_asked_to_tell_everything_keeps_the_token(
 
 
 @pytest.mark.tf
-def test_nothing_new_is_said(hub: Any, make_run: Any) -> None:
-    run = make_run()
-    call("publish", run, "--repo", REPO)
-    again = call("publish", run, "--repo", REPO)
-    assert again.exit_code == 0
-    url = f"{hub.url}/{REPO}/commit/{hub.commits(REPO)[0].oid}"
-    assert again.stdout.splitlines()[-1] == f"Nothing has changed since {url}"
-
-
-@pytest.mark.tf
-def test_models_that_the_run_lacks_stay_unless_they_are_pruned(hub: Any, make_run: Any) -> None:
-    call("publish", make_run(["BTCUSDT-15m", "ETHUSDT-1h"]), "--repo", REPO)
-    fewer = make_run(["BTCUSDT-15m"])
-    kept = call("publish", fewer, "--repo", REPO)
-    assert "  removed: 0 models, 0 files" in kept.stdout
-    assert "models/ETHUSDT-1h/model.keras" in hub.files(REPO)
-    pruned = call("publish", fewer, "--repo", REPO, "--prune")
-    assert "  removed: 1 model, 4 files: ETHUSDT-1h" in pruned.stdout
-    assert "models/ETHUSDT-1h/model.keras" not in hub.files(REPO)
-
-
-@pytest.mark.tf
 def test_private_and_only_skilled_and_partial_arrive(hub: Any, make_run: Any) -> None:
     run = make_run(
         ["BTCUSDT-15m", "ETHUSDT-1h"],
@@ -120,7 +98,6 @@ def test_private_and_only_skilled_and_partial_arrive(hub: Any, make_run: Any) ->
     assert "1 models of aligned" in result.stdout
 
 
-@pytest.mark.nightly
 @pytest.mark.tf
 def test_a_dry_run_shows_the_difference_that_publishing_then_makes(
     hub: Any, make_run: Any, monkeypatch: pytest.MonkeyPatch, tokens: Any

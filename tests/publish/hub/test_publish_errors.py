@@ -132,16 +132,12 @@ def test_a_page_that_is_no_hub_is_said(hub: Any, staged: Staged, tokens: Any, mo
 
 
 @pytest.mark.tf
-@pytest.mark.parametrize(
-    "name",
-    (
-        "fleet;a/b/c;;/;someone/;/fleet;some one/fleet;someone/fl--eet;someone/../fleet;someone/..;"
-        "someone/fleet.git;-a/b;a/b-;.a/b;a/b\n;a\\b;é/b;" + "x/" * 49 + "x"
-    ).split(";"),
-)
-def test_what_is_no_repository_name_is_refused_without_asking(hub: Any, staged: Staged, name: str) -> None:
-    error = error_of(staged, name)
-    assert str(error).startswith("--repo: is user/name in letters, digits, '-', '_' and '.', at most 96")
+def test_what_is_no_repository_name_is_refused_without_asking(hub: Any, staged: Staged) -> None:
+    names = "fleet;a/b/c;;/;someone/;/fleet;some one/fleet;someone/fl--eet;someone/../fleet;someone/.."
+    names += ";someone/fleet.git;-a/b;a/b-;.a/b;a/b\n;a\\b;é/b"
+    for name in (*names.split(";"), "x/" * 49 + "x"):
+        error = error_of(staged, name)
+        assert str(error).startswith("--repo: is user/name in letters, digits, '-', '_' and '.', at most 96")
     assert hub.count() == 0
 
 
@@ -214,18 +210,14 @@ def test_addresses_of_hubs_are_taken(monkeypatch: pytest.MonkeyPatch, address: s
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("address", ["http://[", "file:///etc", f"http://me:{PASSWORD}@["])
-def test_every_command_that_asks_the_hub_says_so_in_one_line(address: str) -> None:
-    # The Hub's client itself reads the address while it is imported, and fails on the first of these.
+def test_a_command_says_so_in_one_line_although_the_hub_s_client_fails_when_it_is_imported() -> None:
     process = subprocess.run(
         [sys.executable, "-m", "v8", "pull", "--repo", "someone/fleet"],
-        env={**os.environ, "HF_ENDPOINT": address},
+        env={**os.environ, "HF_ENDPOINT": f"http://me:{PASSWORD}@["},
         capture_output=True,
         text=True,
-        timeout=120,
         check=False,
     )
-    assert process.returncode == 5
-    assert without_signs(process.stderr).startswith("error: HF_ENDPOINT: ")
-    assert len(without_signs(process.stderr).splitlines()) == 1
-    assert PASSWORD not in process.stderr
+    (said,) = without_signs(process.stderr).splitlines()
+    assert (process.returncode, said.startswith("error: HF_ENDPOINT: ")) == (5, True)
+    assert PASSWORD not in said

@@ -101,14 +101,16 @@ def said_well(error: V8Error) -> None:
     assert str(error).isprintable()
 
 
-def attack(run: Path) -> None:
-    """Do all that is done with a run that somebody else made."""
-    tries = [
-        lambda: print_leaderboard(RunResults(write_outputs(run))),
-        lambda: draw_pictures(run, write_outputs(run)),
-        lambda: Forecaster(read_metadata(run / SERIES), None),
-    ]
-    for attempt in tries:
+def attack(run: Path, *, draws: bool = False) -> None:
+    """Do all that is done with a run that somebody else made; only if asked to, draw its pictures."""
+
+    def show() -> None:
+        rows = write_outputs(run)
+        print_leaderboard(RunResults(rows))
+        if draws:
+            draw_pictures(run, rows)
+
+    for attempt in (show, lambda: Forecaster(read_metadata(run / SERIES), None)):
         try:
             attempt()
         except V8Error as error:
@@ -136,13 +138,13 @@ def run(make_run: Any) -> Path:
 
 @pytest.mark.nightly
 @given(data=st.data())
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 def test_any_value_at_any_key_is_shown_or_refused_in_one_sentence(run: Path, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(FILES[:3]))
     text = (run / name).read_text()
     (run / name).write_text(data.draw(changes(text)))
     try:
-        attack(run)
+        attack(run, draws=True)
     finally:
         (run / name).write_text(text)
 
@@ -161,17 +163,17 @@ HISTORIES = [
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("text", HISTORIES)
-def test_any_history_is_drawn_or_refused_in_one_sentence(run: Path, text: str) -> None:
-    (run / FILES[3]).write_bytes(text.encode())
-    attack(run)
+def test_any_history_is_drawn_or_refused_in_one_sentence(run: Path) -> None:
+    for text in HISTORIES:
+        (run / FILES[3]).write_bytes(text.encode())
+        attack(run)
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfe", b"\x80", b"{}", b"[]", b"null", b"", b"\xef\xbb\xbf{}"])
 @pytest.mark.parametrize("name", FILES)
-def test_bytes_that_are_no_text_are_one_sentence(run: Path, name: str, content: bytes) -> None:
-    (run / name).write_bytes(content)
-    attack(run)
-    with suppress(V8Error):
-        stage_run(run, run.parent / "staged", "someone/fleet")
-        assert name == FILES[2]  # which is not published
+def test_bytes_that_are_no_text_are_one_sentence(run: Path, name: str) -> None:
+    for content in (b"\xff\xfe", b"null", b"", b"\xef\xbb\xbf{}"):
+        (run / name).write_bytes(content)
+        attack(run)
+        with suppress(V8Error):
+            stage_run(run, run.parent / f"staged{len(content)}", "someone/fleet")
+            assert name == FILES[2]  # which is not published

@@ -7,11 +7,9 @@ other test decides anew on a copy of what it left, with the weights of one side 
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -22,18 +20,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from forked import Forked
 from run_doubles import EngineOf
 from typer.testing import CliRunner
 
 from v8.annexes.live.ledger.database import Ledger
 from v8.annexes.live.ledger.entries import Entry, Issuer, Score
 from v8.annexes.live.promotion import NOT_TRAINED, Decision, read_promotions
-from v8.annexes.live.renewal import (
-    GenerationResult,
-    Renewal,
-    StalenessReport,
-    StalenessRule,
-)
+from v8.annexes.live.renewal import GenerationResult, Renewal, StalenessReport, StalenessRule
 from v8.base.errors import ArtifactError
 from v8.base.storage import digest_file, write_json
 from v8.cli.app import app
@@ -52,7 +46,6 @@ from v8.runs.stages import CHECKPOINT
 
 pytestmark = [pytest.mark.nightly, pytest.mark.tf, pytest.mark.process]
 
-REPOSITORY = Path(__file__).parents[3]
 REPO = "someone/tiny"
 BTC = "BTCUSDT-15m"
 NUM_NEW = 250
@@ -106,16 +99,6 @@ def change(artefact: Path, **changes: Any) -> None:
     write_json(artefact / "metadata.json", content | changes)
 
 
-def start(*words: str | Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-u", "-m", "v8", *map(str, words)],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-
-
 @pytest.fixture(scope="module", autouse=True)
 def few_windows() -> Iterator[None]:
     """Test differences of the tiny run, too: it has 48 windows that neither model was trained on."""
@@ -134,17 +117,17 @@ def drilled(
     append_candles(candles / f"{BTC}.csv", NUM_NEW)
     hurt(run / BTC)
     publish(stage_run(run, home / "staged", REPO), REPO, is_private=False)
-    words = ("update", run, "--data-dir", candles, "--workers", "1")
-    killed = start(*words)
+    words = ("update", str(run), "--data-dir", str(candles), "--workers", "1")
+    killed = Forked(words, tf=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while killed.poll() is None and not list(run.glob(f"generations/*/{BTC}/{CHECKPOINT}")):
         time.sleep(0.05)
     assert killed.returncode is None, "it must be killed while it trains"
     killed.kill()
-    killed.communicate()
+    killed.wait()
     (generation,) = (path.name for path in (run / "generations").iterdir())
     states = json.loads((run / "generations" / generation / "run.json").read_text())["series"]
     after_kill = served_folder(run, BTC)
-    again = CliRunner().invoke(app, [str(word) for word in (*words, "--publish", REPO)])
+    again = CliRunner().invoke(app, [*words, "--publish", REPO])
     assert again.exit_code == 0, again.output
     return Drilled(run, candles, generation, after_kill, states[BTC]["status"], again.output)
 
@@ -411,28 +394,22 @@ def test_weights_of_another_profile_are_no_beginning(copied: Drilled) -> None:
 # What is refused
 
 
-@pytest.mark.parametrize(
-    ("words", "refused"),
-    [
-        (["--from", "afar"], r"--from: .*; got 'afar'"),
-        (["--when", "weekly"], r"--when: .*; got 'weekly'"),
-        (["--max-age", "inf"], r"--max-age: .*; got inf"),
-        (
-            ["--max-age", "3", "--when", "decay"],
-            r"--max-age: .*; got 3\.0 with",
-        ),
+def test_words_that_cannot_be_meant_are_one_line(copied: Drilled) -> None:
+    for words, refused in (
+        (["--from", "afar"], "--from: .*; got 'afar'"),
+        (["--when", "weekly"], "--when: .*; got 'weekly'"),
+        (["--max-age", "inf"], "--max-age: .*; got inf"),
+        (["--max-age", "3", "--when", "decay"], r"--max-age: .*; got 3\.0 with"),
         (["--series", "DOGEUSDT-1h"], "; got DOGEUSDT-1h"),
         (["--source", "demo", "--publish", REPO], "only models of real"),
         (["--ledger", "nowhere.sqlite"], "nowhere.sqlite"),
-    ],
-)
-def test_words_that_cannot_be_meant_are_one_line(copied: Drilled, words: list[str], refused: str) -> None:
-    given = ["--data-dir", str(copied.candles)] if "--source" not in words else []
-    result = CliRunner().invoke(app, ["update", str(copied.run), *given, *words])
-    assert result.exit_code in (2, 3, 5)
-    assert re.search(refused, result.stderr)
-    assert len(result.stderr.splitlines()) == 1
-    assert not (copied.run / "serving.json").exists()
+    ):
+        files = ["--data-dir", str(copied.candles)] if "--source" not in words else []
+        result = CliRunner().invoke(app, ["update", str(copied.run), *files, *words])
+        assert result.exit_code in (2, 3, 5)
+        assert re.search(refused, result.stderr)
+        assert len(result.stderr.splitlines()) == 1
+        assert not (copied.run / "serving.json").exists()
 
 
 def test_a_generation_that_is_damaged_is_named_with_what_to_do(copied: Drilled) -> None:
