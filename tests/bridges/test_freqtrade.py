@@ -127,9 +127,7 @@ def test_forecasts_come_from_one_place_that_holds_the_series(export: Path) -> No
         forecasts_from({"export": str(export)})("ETHUSDT-1h", candles_of(40))
 
 
-def test_the_app_is_asked_until_its_forecast_knows_the_newest_candle(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_app_is_asked_until_its_forecast_knows_the_newest_candle(monkeypatch: pytest.MonkeyPatch) -> None:
     def answer(closed: pd.Timestamp, low: float) -> dict[str, Any]:
         bar = {"open_time": closed.isoformat(), "high": 101.0, "low": 99.0, "low_q05": low}
         return {"series": SERIES, "first_bar": closed.isoformat(), "forecast": [bar]}
@@ -273,7 +271,7 @@ def send_error(handler: Any) -> None:
 def test_a_server_that_answers_by_no_rule_does_not_hold_the_bot(
     send: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(v8_columns, "WAITING_S", 1.0)
+    monkeypatch.setattr(v8_columns, "WAITING_S", 0.4)
     candles = candles_of(40)
     with serving(send) as address:
         ask = forecasts_from({"api": address})

@@ -292,17 +292,17 @@ def test_what_an_assistant_may_not_train_is_refused_in_a_sentence(
 @pytest.mark.process
 def test_an_assistant_trains_in_the_background_and_asks_how_far_it_is(tmp_path: Path) -> None:
     server = training_server(tmp_path)
-    begun = content_of(call(server, "train", series=["BTCUSDT-1h"], smoke=True))
+    begun = content_of(call(server, "train", series=["BTCUSDT-1h"], profile="range_paths", smoke=True))
     assert begun["state"] == "running"
     assert "at a time" in call(server, "backtest", series=["BTCUSDT-1h"]).content[0].text
     end_s = time.monotonic() + 300
     while (work := content_of(call(server, "status"))["work"][0])["state"] == "running":
         assert time.monotonic() < end_s
         time.sleep(0.5)
-    assert (work["state"], work["folder"]) == ("finished", "frontier-smoke")
+    assert (work["state"], work["folder"]) == ("finished", "range_paths-smoke")
     assert work["progress"] and str(tmp_path) not in json.dumps(work)
     assert {row["series"] for row in work["errors"]} == {"BTCUSDT-1h"}
-    assert (tmp_path / "runs" / "frontier-smoke" / "BTCUSDT-1h" / "metadata.json").is_file()
+    assert (tmp_path / "runs" / "range_paths-smoke" / "BTCUSDT-1h" / "metadata.json").is_file()
     refused = content_of(call(server, "train", series=["nothing"]))
     assert refused["state"] == "running"
     while (work := content_of(call(server, "status"))["work"][0])["state"] == "running":

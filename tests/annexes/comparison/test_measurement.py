@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
+from forked import called
 from tiny_profiles import tiny_profile
 from typer.testing import CliRunner
 
@@ -50,7 +51,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def words(place: Path, *profiles: str, out: str = "out", bars: int = BARS) -> list[str]:
     files = [str(place / f"{name}.yaml") for name in profiles]
     market = ["--source", "demo", "--bars", str(bars), "--series", "BTCUSDT-15m", "--out", str(place / out)]
-    return [sys.executable, "-m", "v8", "compare-profiles", "--profiles", *files, *market]
+    return ["compare-profiles", "--profiles", *files, *market]
 
 
 def environment(place: Path, **variables: str) -> dict[str, str]:
@@ -58,15 +59,7 @@ def environment(place: Path, **variables: str) -> dict[str, str]:
 
 
 def call(place: Path, arguments: list[str], **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        arguments,
-        cwd=REPOSITORY,
-        env=environment(place, **variables),
-        capture_output=True,
-        text=True,
-        timeout=3_600,  # against a hang; it bounds no machine's pace
-        check=False,
-    )
+    return called(*arguments, cwd=REPOSITORY, env=environment(place, **variables), tf=not variables)
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +129,7 @@ def test_runs_that_are_there_are_compared_by_what_their_folders_tell(
     place: Path, content: dict[str, Any]
 ) -> None:
     runs = [str(place / "out" / "runs" / name) for name in ("plain", "wide")]
-    program = [sys.executable, "-m", "v8", "compare-profiles"]
+    program = ["compare-profiles"]
     again = call(place, [*program, *runs, "--out", str(place / "again")])
     assert again.returncode == 0, again.stderr
     found = json.loads((place / "again" / "compare.json").read_text("utf-8"))
@@ -182,7 +175,7 @@ def test_a_process_that_dies_is_named_with_its_last_words(place: Path) -> None:
 @pytest.mark.process
 def test_ctrl_c_ends_the_measuring_process_too(place: Path) -> None:
     process = subprocess.Popen(
-        words(place, "plain", out="stopped"),
+        [sys.executable, "-m", "v8", *words(place, "plain", out="stopped")],
         cwd=REPOSITORY,
         env=environment(place),
         stdout=subprocess.PIPE,
@@ -216,17 +209,14 @@ def children_of(pid: int) -> list[int]:
 @pytest.mark.parametrize(
     ("flags", "match"),
     [
-        (
-            ["--full", "--epochs", "3"],
-            "error: --full: .*; got --epochs 3 ",
-        ),
+        (["--full", "--epochs", "3"], "error: --full: .*; got --epochs 3 "),
         (["--baseline-profile", "v7"], r"error: --baseline-profile: .*\(plain\)"),
         (["--epochs", "0"], "--epochs: .* at least 1"),
         (["--device", "tpu"], "--device: .*auto, cpu, gpu"),
     ],
 )
 def test_a_usage_error_is_one_line_and_exits_2(place: Path, flags: list[str], match: str) -> None:
-    wrong = CliRunner().invoke(app, [*words(place, "plain", out="wrong")[3:], *flags])
+    wrong = CliRunner().invoke(app, [*words(place, "plain", out="wrong"), *flags])
     assert wrong.exit_code == 2
     assert re.search(match, wrong.stderr)
     assert len(wrong.stderr.splitlines()) == 1
@@ -234,7 +224,7 @@ def test_a_usage_error_is_one_line_and_exits_2(place: Path, flags: list[str], ma
 
 
 def test_two_profiles_of_one_name_are_refused(place: Path) -> None:
-    wrong = CliRunner().invoke(app, words(place, "plain", "plain", out="wrong")[3:])
+    wrong = CliRunner().invoke(app, words(place, "plain", "plain", out="wrong"))
     assert wrong.exit_code == 2
     assert "; got plain 2 times" in wrong.stderr
 
@@ -256,7 +246,7 @@ def test_each_repeat_starts_with_another_profile() -> None:
 @pytest.mark.process
 def test_profiles_are_compared_over_folds_on_the_windows_that_all_share(place: Path) -> None:
     folds = [*words(place, "plain", "wide", out="folds"), "--epochs", "1", "--folds", "2"]
-    compared = call(place, folds, COLUMNS="200")
+    compared = called(*folds, cwd=REPOSITORY, env=environment(place, COLUMNS="200"), tf=True)
     assert compared.returncode == 0, compared.stderr
     table = compared.stdout.split("2 profiles over 2 folds")[1]
     for name in ("plain", "wide"):

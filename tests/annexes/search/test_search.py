@@ -16,7 +16,6 @@ from run_doubles import EngineOf, NotesBetweenRuns
 from typer.testing import CliRunner
 
 from v8.annexes.search import Range, read_ranges
-from v8.annexes.search.commands import print_search
 from v8.annexes.search.search import FILES, Search, plateaus, verdict_of
 from v8.annexes.search.trial_record import TrialRecord, ended_of
 from v8.base.errors import ArtifactError, ProfileError, SeriesError
@@ -135,18 +134,6 @@ def test_one_that_was_cut_off_goes_on_and_repeats_nothing_that_was_finished(
 
 @pytest.mark.nightly
 @pytest.mark.tf
-def test_what_it_found_is_printed_and_nothing_is_trained_for_it(
-    undisturbed: Search, capsys: pytest.CaptureFixture[str]
-) -> None:
-    repeated = search_in(undisturbed.path, Trains(0))
-    print_search(repeated, repeated.search(NUM_TRIALS, hours=0))
-    output = capsys.readouterr().out
-    assert "Trials: " in output and "The winner and the start" in output
-    assert f"Written: {undisturbed.path / 'winner.yaml'}, " in output
-
-
-@pytest.mark.nightly
-@pytest.mark.tf
 def test_a_trial_that_fails_does_not_end_the_search_but_one_must_go_through(
     undisturbed: Search, tmp_path: Path
 ) -> None:
@@ -261,15 +248,9 @@ def test_better_means_lower_on_the_mean_and_by_more_than_chance(
         ("dropout: {low: 0.0, high: 0.2, log: true}", "key dropout: log .* above 0"),
         ("dropout: {low: 0.1, high: 0.2, choices: [0.1]}", "key dropout: choices "),
         ("dropout: {low: 0.1, high: 1.5}", "key dropout: .*less than 1; got 1.5"),
-        (
-            "dropout: {low: 0.1, high: 0.5, step: 1e-300}",
-            "key dropout: step .* 1 to 1,000,000 ",
-        ),
+        ("dropout: {low: 0.1, high: 0.5, step: 1e-300}", "key dropout: step .* 1 to 1,000,000 "),
         ("dropout: {low: 0.1, high: 0.5, step: 0.5}", "key dropout: step .* in 1"),
-        (
-            "dropout: {low: 0.1, high: 0.55, step: 0.1}",
-            "key dropout: step .* steps; got",
-        ),
+        ("dropout: {low: 0.1, high: 0.55, step: 0.1}", "key dropout: step .* steps; got"),
         ("batch_size: {low: 1, high: 10, step: 0.5}", "key batch_size: .*valid integer; got 1.5"),
         ("dropout: {lo: 0.1, high: 0.5}", "key dropout.lo: .*unknown key 'lo'"),
     ],

@@ -135,10 +135,7 @@ FAULTS: dict[str, tuple[str, str]] = {
         "UPDATE trials SET state = 'COMPLETE'",
         "trial 1 with objectives after 1 of 2 folds",
     ),
-    "an objective that is null": (
-        f"UPDATE trial_values SET value = NULL WHERE {SECOND}",
-        CANNOT,
-    ),
+    "an objective that is null": (f"UPDATE trial_values SET value = NULL WHERE {SECOND}", CANNOT),
     "an objective that is another": (f"UPDATE trial_values SET value = 0.1 WHERE {SECOND}", "trial 2 with"),
     "two objectives of the study": (
         "INSERT INTO study_directions (direction, study_id, objective) VALUES ('MINIMIZE', 1, 1)",

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from exchange_api import ExchangeApi
+from tiny_profiles import tiny_profile
 
 import v8
 from v8.annexes.sources.perpetuals import PerpetualLive, PerpetualVision
@@ -19,7 +20,6 @@ from v8.data.market.candles import Candles
 from v8.data.market.companions import Companions
 from v8.data.market.series import Series
 from v8.data.market.sources.source import CutOffSource, open_source, present_source
-from v8.profile.profile import Profile
 from v8.profile.settings import TableSettings
 
 HOUR_S = 3_600
@@ -182,10 +182,10 @@ def test_a_symbol_of_another_market_is_refused_with_the_right_one(
 @pytest.mark.tf
 @pytest.mark.process
 def test_contracts_are_trained_from_the_archive_and_forecast_from_the_present(exchange: ExchangeApi) -> None:
-    frontier = Profile.of("frontier")
-    features = [*frontier.features, "csv.funding_rate", "BTCUSDT.P.range_20"]
-    profile = frontier.but(features=features, covariates=[TABLE.model_dump()])
-    run = v8.train("vision-um", profile, series=str(SHIBA), smoke=True, evaluate=False, progress=False)
+    features = ("open", "high", "low", "close", "csv.funding_rate", "BTCUSDT.P.range_20")
+    covariates = (TABLE.model_dump(),)
+    profile = tiny_profile("dense_newest", features=features, covariates=covariates, training={"epochs": 1})
+    run = v8.train("vision-um", profile, series=str(SHIBA), evaluate=False, progress=False)
     assert (run.failures, list(run.series)) == ({}, ["1000SHIBUSDT.P-1h"])
     card = (run.path / str(SHIBA) / "README.md").read_text("utf-8")
     assert "`funding`, a table that the source vision-um has" in card
@@ -193,5 +193,5 @@ def test_contracts_are_trained_from_the_archive_and_forecast_from_the_present(ex
     forecaster = v8.load(run.path, str(SHIBA))
     joined = forecaster.companions().newest(source, SHIBA, forecaster.needed_bars)
     forecast = forecaster.predict(joined, now_s=NOW_S)
-    assert len(forecast) == frontier.horizon_bars
+    assert len(forecast) == profile.horizon_bars
     assert forecast.index[0] == pd.Timestamp(NOW_S // HOUR_S * HOUR_S, unit="s", tz="UTC")

@@ -108,11 +108,7 @@ def test_an_end_is_kept_and_what_is_newer_is_counted() -> None:
     ("series", "end_s", "message"),
     [
         (Series("BTCUSDT", "4h"), None, r"BTCUSDT-4h from yfinance: .*1m.*5m.*got 4h"),
-        (
-            QUARTERS,
-            NOW_S - 70 * 86_400,
-            r"BTCUSDT-15m from yfinance: .*60.*got a request for",
-        ),
+        (QUARTERS, NOW_S - 70 * 86_400, r"BTCUSDT-15m from yfinance: .*60.*got a request for"),
         (Series("OPUSDT", "1h"), None, f"not guessed; got OPUSDT.*{SYMBOLS_VARIABLE}=OPUSDT=NAME-USD"),
         (Series("ETHBTC", "1h"), None, r"ETHBTC-1h from yfinance: .*got ETHBTC"),
     ],

@@ -192,8 +192,7 @@ def test_wandb_without_a_login_is_refused_and_told_of_the_offline_mode(tmp_path:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two epochs, followed by both trackers."""
     place = tmp_path_factory.mktemp("tracked")
-    network = {"family": "lstm_dense", "encoder_units": (4,), "dense_units": (4,), "dropout": 0.0}
-    profile = tiny_profile("lstm_dense", network=network, training={"epochs": 2})
+    profile = tiny_profile("dense_newest", training={"epochs": 2})
     (place / "tiny.yaml").write_text(yaml.safe_dump(json.loads(profile.model_dump_json())))
     words = ["--profile", str(place / "tiny.yaml"), "--source", "demo", "--series", "BTCUSDT-15m"]
     words += ["--runs", str(place / "runs"), "--track", "tensorboard", "--track", "wandb"]

@@ -12,9 +12,6 @@ import pytest
 from wandering import wandering
 
 from v8.annexes.trading.page import (
-    figure_tables,
-    gains_tables,
-    rules_tables,
     sentences,
     trading_page,
     trading_section,
@@ -68,39 +65,6 @@ def test_few_days_are_said_to_tell_nothing() -> None:
     assert re.match("A trade .* fee of 5 bps. .* spread of 2 bps: 1 bps.", costs)
 
 
-def test_each_rate_of_a_year_says_over_how_many_days_it_was_measured(known: TradingResults) -> None:
-    by_rule = {result.rule: result for result in known.pooled}
-    num_days = by_rule["direction"].num_days
-    earned = known.curves["direction"][MODEL].iloc[-1]
-    gains = {**by_rule["direction"].gains, MODEL: 36.5}
-    pooled = [replace(one, gains=gains) if one.rule == "direction" else one for one in known.pooled]
-    _, _, _, utility, _, direction, uncertain, _ = sentences(replace(known, pooled=pooled))
-    expected = "Model, direction of the close: earned "
-    assert direction.startswith(expected)
-    found = direction.removeprefix(expected).partition(" ")[0]
-    assert float(found) == pytest.approx(earned, abs=0.05)
-    in_days = f" % in {num_days} days, the days added up (buy and hold: "
-    assert in_days in direction and "a year" not in direction  # so few days give no rate
-    held = float(direction.partition(in_days)[2].partition(" ")[0])
-    assert held == pytest.approx(known.curves["direction"]["buy and hold"].iloc[-1], abs=0.05)
-    # The money stands before the utility, which may be near 0 where much was lost.
-    earned = known.curves["volatility"][MODEL].iloc[-1]
-    expected = "Model, position by volatility: earned "
-    assert float(utility.removeprefix(expected).partition(" ")[0]) == pytest.approx(earned, abs=0.05)
-    assert in_days in utility
-    assert "a year" not in utility
-    assert " fewer than 180 days " in uncertain
-    page = str(trading_page(known))
-    for rule in ("position by volatility, % a year after risk (utility)", "direction of the close, % a year"):
-        label = f"{rule}, a rate over {num_days} days"
-        assert label in next(gains_tables(known.pooled)).columns
-        assert page.count(f">{label}</t") == 2  # over all series, and of its only one
-    assert page.count(uncertain) == 1
-    assert [table.title for table in figure_tables(known)] == [
-        f"{rule.title}, measured over {num_days} days" for rule in TRADING_RULES.values()
-    ]
-
-
 @pytest.mark.parametrize(("gain", "has_rate"), [(36.5, True), (-99.0, True), (-188.0, False)])
 def test_no_rate_of_a_year_loses_more_than_all(known: TradingResults, gain: float, has_rate: bool) -> None:
     pooled = []
@@ -152,30 +116,3 @@ def test_a_curve_breaks_where_days_are_missing_between_test_spans(known: Trading
     assert chart["layout"]["xaxis"]["tickvals"] == [0, 4]
     assert "5 days in all. A dotted line" in page
     assert "A dotted line" not in trading_page(known)  # its days follow one another
-
-
-def test_scores_are_not_called_gains_and_intervals_are_said_to_be_uncorrected(known: TradingResults) -> None:
-    money, scores = rules_tables(known.pooled)
-    assert "its gain" in money.columns and "its score" in scores.columns
-    assert [row[0] for row in scores.rows] == [
-        "90 % range of the close, score in bps (interval score)",
-        "variance, score (QLIKE)",
-    ]
-    for table in (money, scores):
-        assert all(len(row) == len(table.columns) for row in table.rows)
-        assert "corrected for all" in table.title
-        assert str(trading_page(known)).count(table.title) == 2  # over all series, and by series
-
-
-def test_a_difference_that_may_be_chance_says_its_direction(known: TradingResults) -> None:
-    (result,) = [one for one in known.pooled if one.rule == "direction"]
-    lower = replace(result.best, model_error=64.0, baseline_error=0.0, corrected_p_value=0.5)
-    for best, words in (
-        (lower, " (lower, but it may be chance)"),
-        (replace(lower, model_error=-64.0), " (higher, but it may be chance)"),
-        (replace(lower, corrected_p_value=0.01), ""),
-        (replace(lower, model_error=0.0), ""),
-    ):
-        money, _ = rules_tables([replace(result, best=best)])
-        verdict = str(money.rows[0][-1])
-        assert verdict.partition(" (")[1:] == words.partition(" (")[1:]

@@ -12,13 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from v8.annexes.trading.rules import NAIVE, PERFECT_FORESIGHT, TRADING_RULES
-from v8.annexes.trading.worth import (
-    FORMULAS,
-    ForecastCandles,
-    forecasts_of,
-    require_causal,
-    trading_case_of,
-)
+from v8.annexes.trading.worth import FORMULAS, ForecastCandles, forecasts_of, require_causal, trading_case_of
 from v8.base.errors import ArtifactError
 from v8.cli.app import app
 from v8.data.features import compute_table

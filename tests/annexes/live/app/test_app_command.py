@@ -8,12 +8,15 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 from deaf import DEAF
+from forked import Forked, called
 from typer.testing import CliRunner
 
 from v8.annexes.live import commands
@@ -26,27 +29,33 @@ MARKET = ("--source", "demo", "--port", "0")
 
 
 @pytest.fixture
-def process(
-    fleet_run: Path, tmp_path: Path, request: pytest.FixtureRequest
-) -> Iterator[subprocess.Popen[str]]:
+def start(fleet_run: Path, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Return what starts the page of the fleet; `before` are words of a shell in front of Python."""
     env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "V8_HOME": str(tmp_path / "home")}
     env |= {"HTTP_PROXY": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9", "NO_PROXY": "127.0.0.1"}
     env.pop("TF_CPP_MIN_LOG_LEVEL", None)
-    with subprocess.Popen(
-        [*getattr(request, "param", ()), sys.executable, "-u", "-m", "v8", "app", str(fleet_run), *MARKET],
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=tmp_path,
-    ) as started:
+    streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with ExitStack() as stack:
+
+        def started(*words: str, before: Sequence[str] = ()) -> subprocess.Popen[str]:
+            words = ("app", str(fleet_run), *MARKET, *words)
+            process: subprocess.Popen[str]
+            if before:
+                command = [*before, sys.executable, "-u", "-m", "v8", *words]
+                process = subprocess.Popen(command, env=env, cwd=tmp_path, **streams)
+            else:
+                process = Forked(words, tf=True, env=env, cwd=tmp_path, **streams)
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            return process
+
         yield started
-        started.kill()
 
 
 @pytest.mark.tf
 @pytest.mark.process
-def test_it_serves_the_demo_market_offline_until_ctrl_c(process: Any, fetch: Any) -> None:
+def test_it_serves_the_demo_market_offline_until_ctrl_c(start: Any, fetch: Any) -> None:
+    process = start()
     assert process.stderr.readline().partition(": TensorFlow starts")[0].endswith("tiny")
     said = process.stderr.readline()
     match = re.fullmatch(r"run tiny: (http://127\.0\.0\.1:\d+)/ \(Ctrl-C stops it\)\n", said)
@@ -65,38 +74,22 @@ def test_it_serves_the_demo_market_offline_until_ctrl_c(process: Any, fetch: Any
 
 @pytest.mark.tf
 @pytest.mark.process
-@pytest.mark.parametrize(
-    "host", ["localhost", *(pytest.param(host, marks=pytest.mark.nightly) for host in ("127.0.0.1", "::1"))]
-)
 def test_a_chosen_address_of_this_machine_answers_to_names_of_this_machine_only(
-    fleet_run: Path, tmp_path: Path, fetch: Any, host: str
+    start: Any, fetch: Any
 ) -> None:
-    env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "V8_HOME": str(tmp_path / "home")}
-    words = [sys.executable, "-u", "-m", "v8", "app", str(fleet_run), *MARKET, "--host", host]
-    with subprocess.Popen(words, env=env, stderr=subprocess.PIPE, text=True) as started:
-        try:
-            found = None
-            for line in started.stderr or ():
-                found = re.search(r"http://\S+/", line)
-                if found:
-                    break
-            assert found
-            series = f"{found[0]}api/series"
-            assert fetch(series).status == 200
-            assert {fetch(series, headers={"Host": name}).status for name in ("localhost", "[::1]:1")} == {
-                200
-            }
-            refused = fetch(series, headers={"Host": "evil.example"})
-            assert (refused.status, refused.json()["error"]["where"]) == (400, "header Host")
-        finally:
-            started.kill()
+    process = start("--host", "localhost")
+    process.stderr.readline()  # that it opens the run
+    series = f"{re.search(r'http://[^ ]+/', process.stderr.readline())[0]}api/series"
+    assert {fetch(series, headers={"Host": name}).status for name in ("localhost", "[::1]:1")} == {200}
+    refused = fetch(series, headers={"Host": "evil.example"})
+    assert (refused.status, refused.json()["error"]["where"]) == (400, "header Host")
 
 
 @pytest.mark.nightly
 @pytest.mark.tf
 @pytest.mark.process
-@pytest.mark.parametrize("process", [DEAF], indirect=True, ids=["deaf"])
-def test_a_server_in_the_background_of_a_script_ends_by_sigterm_alone(process: Any, fetch: Any) -> None:
+def test_a_server_in_the_background_of_a_script_ends_by_sigterm_alone(start: Any, fetch: Any) -> None:
+    process = start(before=DEAF)
     process.stderr.readline()  # that it opens the run
     url = process.stderr.readline().split()[2]
     process.send_signal(signal.SIGINT)
@@ -136,26 +129,19 @@ def test_what_is_no_token_is_one_sentence_that_does_not_show_it(monkeypatch: pyt
     assert "hunter2" not in result.output
 
 
-@pytest.mark.nightly
 @pytest.mark.process
-@pytest.mark.parametrize("token", [None, "made-up.Token_of~16"], ids=["open", "closed"])
-@pytest.mark.parametrize("is_open", [False, True], ids=["unsaid", "no-token"])
-@pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])
-def test_others_need_a_token_unless_it_is_said_that_they_need_none(
-    tmp_path: Path, host: str, is_open: bool, token: str | None
-) -> None:
-    env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "V8_HOME": str(tmp_path / "home")}
-    env |= {"V8_APP_TOKEN": token} if token else {}
-    words = [sys.executable, "-m", "v8", "app", str(tmp_path), *MARKET, "--host", host]
-    words += ["--no-token"] if is_open else []
-    process = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=120)
-    is_reached = host == "0.0.0.0" and token is None
-    assert process.returncode == (2 if is_reached and not is_open else 3)  # 3: there is no model
-    is_refused = re.search("error: --host 0.0.0.0: .*; got no V8_APP_TOKEN. .*--no-token.\n$", process.stderr)
-    assert bool(is_refused) == (is_reached and not is_open)
-    warning = "No V8_APP_TOKEN is set: "
-    assert (warning in process.stderr) == (is_reached and is_open)
-    assert "made-up" not in process.stdout + process.stderr
+def test_others_need_a_token_unless_it_is_said_that_they_need_none(tmp_path: Path) -> None:
+    tokens = ("", "made-up.Token_of~16")
+    for host, is_open, token in product(("0.0.0.0", "127.0.0.1"), (False, True), tokens):
+        env = {**os.environ, "V8_HOME": str(tmp_path / "home")} | ({"V8_APP_TOKEN": token} if token else {})
+        more = ["--no-token"] if is_open else []
+        process = called("app", tmp_path, *MARKET, "--host", host, *more, env=env)
+        is_reached = host == "0.0.0.0" and not token
+        assert process.returncode == (2 if is_reached and not is_open else 3)  # 3: there is no model
+        is_refused = "error: --host 0.0.0.0: " in process.stderr and "got no V8_APP_TOKEN" in process.stderr
+        assert is_refused == (is_reached and not is_open)
+        assert ("No V8_APP_TOKEN is set: " in process.stderr) == (is_reached and is_open)
+        assert "made-up" not in process.stdout + process.stderr
 
 
 def test_a_port_that_is_taken_is_one_sentence() -> None:

@@ -19,6 +19,7 @@ from v8.base.errors import ProfileError
 BTC = "BTCUSDT-15m"
 TOKEN = "made-up.Token_of~16"
 OPEN = frozenset({"/page.css"})
+OURS = "https://desk.example:8443"
 
 
 def request(path: str = "/api/series", query: str = "", host: str = "192.0.2.1", **headers: str) -> Request:
@@ -62,7 +63,7 @@ def test_where_others_can_connect_any_name_is_allowed(address: str) -> None:
 @pytest.fixture(scope="module")
 def closed(serve: Callable[..., AbstractContextManager[Any]]) -> Any:
     """A page that asks for a token."""
-    with serve(AccessPolicy(token=TOKEN)) as page:
+    with serve(AccessPolicy(token=TOKEN, origins=("http://localhost:3000", OURS))) as page:
         yield page
 
 
@@ -233,34 +234,30 @@ def test_what_is_no_origin_is_refused(origin: str) -> None:
 
 
 @pytest.mark.tf
-def test_pages_of_an_origin_read_what_others_must_not(
-    serve: Callable[..., AbstractContextManager[Any]],
-) -> None:
-    ours = "https://desk.example:8443"
+def test_pages_of_an_origin_read_what_others_must_not(closed: Any) -> None:
     theirs = "https://evil.example"
-    with serve(AccessPolicy(origins=("http://localhost:3000", ours), token=TOKEN)) as page:
-        asked = {"Access_Control_Request_Method": "GET", "Access_Control_Request_Headers": "authorization"}
-        asked = {name.replace("_", "-"): value for name, value in asked.items()}
-        before = page.get("/api/series", method="OPTIONS", Origin=ours, **asked)
-        assert before.status == 200
-        assert before.headers["access-control-allow-origin"] == ours
-        assert "authorization" in before.headers["access-control-allow-headers"].lower()
-        assert before.headers["x-content-type-options"] == "nosniff"
-        refused = page.get("/api/series", method="OPTIONS", Origin=theirs, **asked)
-        assert (refused.status, refused.headers.get("access-control-allow-origin")) == (400, None)
-        for path, status in (("/api/series", 200), ("/nowhere", 404)):
-            response = page.get(path, Origin=ours, Authorization=f"Bearer {TOKEN}")
-            assert (response.status, response.headers["access-control-allow-origin"]) == (status, ours)
-            assert "access-control-allow-credentials" not in response.headers
-            assert "Origin" in response.headers["vary"]
-            assert "Retry-After" in response.headers["access-control-expose-headers"]
-        # What was refused can be read, too, so that a page can say why.
-        assert page.get("/api/series", Origin=ours).headers["access-control-allow-origin"] == ours
-        other = page.get("/api/series", Origin=theirs, Authorization=f"Bearer {TOKEN}")
-        assert (other.status, other.headers.get("access-control-allow-origin")) == (200, None)
-        # It is still a name of this machine that it must be asked by.
-        assert page.get("/api/series", Origin=ours, Host="evil.example").status == 400
-        assert page.get("/api/series", method="OPTIONS").status == 405
+    token = {"Authorization": f"Bearer {TOKEN}"}
+    asked = {"Access-Control-Request-Method": "GET", "Access-Control-Request-Headers": "authorization"}
+    before = closed.get("/api/series", method="OPTIONS", Origin=OURS, **asked)
+    assert before.status == 200
+    assert before.headers["access-control-allow-origin"] == OURS
+    assert "authorization" in before.headers["access-control-allow-headers"].lower()
+    assert before.headers["x-content-type-options"] == "nosniff"
+    refused = closed.get("/api/series", method="OPTIONS", Origin=theirs, **asked)
+    assert (refused.status, refused.headers.get("access-control-allow-origin")) == (400, None)
+    for path, status in (("/api/series", 200), ("/nowhere", 404)):
+        response = closed.get(path, Origin=OURS, **token)
+        assert (response.status, response.headers["access-control-allow-origin"]) == (status, OURS)
+        assert "access-control-allow-credentials" not in response.headers
+        assert "Origin" in response.headers["vary"]
+        assert "Retry-After" in response.headers["access-control-expose-headers"]
+    # What was refused can be read, too, so that a page can say why.
+    assert closed.get("/api/series", Origin=OURS).headers["access-control-allow-origin"] == OURS
+    other = closed.get("/api/series", Origin=theirs, **token)
+    assert (other.status, other.headers.get("access-control-allow-origin")) == (200, None)
+    # It is still a name of this machine that it must be asked by.
+    assert closed.get("/api/series", Origin=OURS, Host="evil.example").status == 400
+    assert closed.get("/api/series", method="OPTIONS").status == 405
 
 
 @pytest.mark.process
@@ -296,20 +293,25 @@ def test_without_an_origin_no_page_of_another_reads_anything(served: Any) -> Non
 
 
 @pytest.mark.tf
-def test_an_address_asks_so_often_a_minute_and_is_told_when_again(
+def test_guesses_of_a_token_are_counted_whatever_name_and_address_they_claim(
     serve: Callable[..., AbstractContextManager[Any]],
 ) -> None:
-    with serve(AccessPolicy(max_per_minute=5)) as page:
-        found = [page.get("/api/series", **{"X-Forwarded-For": f"192.0.2.{number}"}) for number in range(12)]
+    policy = AccessPolicy(None, ("https://frames.example",), token=TOKEN, max_per_minute=5)
+    with serve(policy) as page:
+        found = []
+        for number in range(12):
+            claimed = {"X-Forwarded-For": f"192.0.2.{number}", "Host": "me.example"}
+            found.append(page.get("/api/series", Authorization=f"Bearer {number:020}", **claimed))
         statuses = [told.status for told in found]
         # The minute of the clock may turn meanwhile, once.
-        assert statuses[:5] == [200] * 5
+        assert statuses[:5] == [401] * 5
         assert statuses.count(429) >= 12 - 2 * 5
         told = next(told for told in found if told.status == 429)
         assert 1 <= int(told.headers["retry-after"]) <= 60
         assert told.json()["error"]["rule"] == "asks at most 5 times a minute"
-        assert {page.get("/api/health").status for _ in range(12)} == {200}
-        assert {page.get("/page.css").status for _ in range(12)} == {200}
+        assert told.headers["content-security-policy"].endswith("frame-ancestors https://frames.example")
+        for path in ("/api/health", "/page.css"):
+            assert {page.get(path).status for _ in range(12)} == {200}
 
 
 def test_addresses_are_counted_each_by_itself_anew_each_minute_and_not_without_end(
@@ -337,16 +339,6 @@ def test_addresses_are_counted_each_by_itself_anew_each_minute_and_not_without_e
     for number in range(300):
         assert status(f"198.51.{number // 250}.{number % 250}") == 200
     assert len(gate._num_requests) == 100
-
-
-@pytest.mark.tf
-def test_guesses_of_a_token_are_counted(serve: Callable[..., AbstractContextManager[Any]]) -> None:
-    with serve(AccessPolicy(token=TOKEN, max_per_minute=4)) as page:
-        statuses = [
-            page.get("/api/series", Authorization=f"Bearer {number:020}").status for number in range(12)
-        ]
-        assert statuses[:4] == [401] * 4
-        assert 429 in statuses
 
 
 @pytest.mark.tf

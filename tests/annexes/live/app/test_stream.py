@@ -180,32 +180,22 @@ def test_no_more_are_open_where_a_crowd_asks_in_the_same_moment(
     assert answers == {b"200": 2, b"503": 38}
 
 
-def test_who_shows_no_token_hears_nothing_and_pages_of_others_only_where_they_may(
+def test_who_shows_no_token_hears_nothing_and_a_server_that_stops_leaves_a_stream_without_a_word(
     serve: Serve, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    policy = AccessPolicy(token=TOKEN, origins=("https://you.example",))
-    with serve(policy) as page:
+    origin = "https://you.example"
+    with serve(AccessPolicy(token=TOKEN, origins=(origin,))) as page:
         with listening(page) as refused:
             assert refused.answer.status == 401
         with listening(page, Host="evil.example") as refused:
             assert refused.answer.status == 400
-        shown = {"Authorization": f"Bearer {TOKEN}", "Origin": "https://you.example"}
-        with listening(page, **shown) as heard:
-            assert heard.event()["event"] == "forecast"
-            assert heard.answer.getheader("access-control-allow-origin") == "https://you.example"
-            asked = {"Origin": "https://you.example", "Access-Control-Request-Method": "GET"}
-            asked["Access-Control-Request-Headers"] = "authorization, last-event-id"
-            assert page.get("/api/stream", method="OPTIONS", **asked).status == 200
-    assert capfd.readouterr() == ("", "")
-
-
-def test_a_server_that_stops_leaves_a_stream_without_a_word(
-    serve: Serve, capfd: pytest.CaptureFixture[str]
-) -> None:
-    with serve() as page:
-        manager = listening(page)
+        asked = {"Origin": origin, "Access-Control-Request-Method": "GET"}
+        asked["Access-Control-Request-Headers"] = "authorization, last-event-id"
+        assert page.get("/api/stream", method="OPTIONS", **asked).status == 200
+        manager = listening(page, Authorization=f"Bearer {TOKEN}", Origin=origin)
         heard = manager.__enter__()
-        assert heard.event()
+        assert heard.event()["event"] == "forecast"
+        assert heard.answer.getheader("access-control-allow-origin") == origin
     while heard.event():
         pass
     manager.__exit__(None, None, None)

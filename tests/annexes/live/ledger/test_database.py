@@ -22,14 +22,7 @@ from ledger_entries import FIRST_S, ISSUER, made_entry, made_score, said
 from typer.testing import CliRunner
 
 from v8.annexes.live.ledger.database import Ledger, make_tables
-from v8.annexes.live.ledger.entries import (
-    ForecastCounts,
-    Score,
-    pack,
-    place_name,
-    unpack,
-    unpack_plain,
-)
+from v8.annexes.live.ledger.entries import ForecastCounts, Score, pack, place_name, unpack, unpack_plain
 from v8.annexes.live.ledger.record import live_record
 from v8.base.errors import ArtifactError, StorageError
 from v8.cli.app import app
@@ -106,10 +99,7 @@ def test_no_row_is_changed_or_removed(ledger: Ledger, statement: str) -> None:
     ledger.add(made_entry())
     ((number, entry),) = ledger.pending(PLACE, SERIES).items()
     ledger.add_score(number, made_score([[1.0, 1.0]] * 3, entry))
-    with (
-        sqlite3.connect(ledger.path) as other,
-        pytest.raises(sqlite3.IntegrityError, match="only added to"),
-    ):
+    with sqlite3.connect(ledger.path) as other, pytest.raises(sqlite3.IntegrityError, match="only added to"):
         other.execute(statement)
     other.close()
     assert ledger.count_forecasts(PLACE, SERIES).num_scored == 1

@@ -280,10 +280,7 @@ def test_the_ledger_scores_each_level_and_tells_crps_and_coverage(
 
 
 def test_a_contest_tells_how_sure_both_models_were(
-    made: SimpleNamespace,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    made: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     profile = recorded_profile(made.forecaster.metadata["profile"], where="test")
     # The tiny run has too few windows for a test of significance, which the ruling would wait for.

@@ -26,9 +26,7 @@ from v8.runs.run_folder import RunFolder, RunRecord
 BTC = Series("BTCUSDT", "15m")
 NUM = 300
 ISSUER = replace(
-    BY_SOMEONE,
-    tasks={"ohlc": ("open", "high", "low", "close")},
-    forecasters=("model", "naive", "offset"),
+    BY_SOMEONE, tasks={"ohlc": ("open", "high", "low", "close")}, forecasters=("model", "naive", "offset")
 )
 
 
