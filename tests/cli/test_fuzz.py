@@ -25,8 +25,8 @@ def fuzz(folder: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_two_hundred_inputs_are_accepted_or_refused_in_a_sentence(trained_run: Any, tmp_path: Path) -> None:
-    process = fuzz(tmp_path, "--run", trained_run.path, "--inputs", "200")
+def test_a_hundred_inputs_are_accepted_or_refused_in_a_sentence(trained_run: Any, tmp_path: Path) -> None:
+    process = fuzz(tmp_path, "--run", trained_run.path, "--inputs", "100")
     assert process.returncode == 0, process.stdout + process.stderr
     printed = {
         row.split(" | ")[0].strip("| "): row for row in process.stdout.splitlines() if row.startswith("| ")
@@ -43,7 +43,7 @@ def test_two_hundred_inputs_are_accepted_or_refused_in_a_sentence(trained_run: A
         "words",
     }
     assert printed.keys() >= kinds | {"ledgers", "days", "calls", "prices"}
-    assert "| all | 200 |" in process.stdout
+    assert "| all | 100 |" in process.stdout
     assert not (tmp_path / "fuzz-failures").exists()
 
 
@@ -54,8 +54,3 @@ def test_a_failing_input_is_saved_and_can_be_tried_again(trained_run: Any, tmp_p
     process = fuzz(tmp_path, "--run", trained_run.path, "--replay", tmp_path / "case.json")
     assert process.returncode == 1
     assert "| all | 1 | 0 | 0 | 1 |" in process.stdout
-    case |= {"kind": "profiles", "files": {"mine.yaml": "bmFtZTogMQo="}}  # name: 1
-    (tmp_path / "case.json").write_text(json.dumps(case))
-    process = fuzz(tmp_path, "--run", trained_run.path, "--replay", tmp_path / "case.json")
-    assert process.returncode == 0, process.stdout
-    assert "| profiles | 1 | 1 | 0 | 0 |" in process.stdout

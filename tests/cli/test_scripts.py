@@ -232,14 +232,13 @@ def test_bench_training_lets_every_contender_take_a_turn_where_tensorflow_is_not
     (tmp_path / "sitecustomize.py").write_text("from no_tensorflow import hide_tensorflow; hide_tensorflow()")
     write_tiny_profile(tmp_path)
     words = ["--profile", "tiny.yaml", "--bars", "400", "--seconds", "0.05", "--rounds", "1"]
-    words += ["--processes", "1", "--contenders", "stock", "product", "fleet", "--fleet-sizes", "2"]
+    words += ["--processes", "1", "--contenders", "stock", "product"]
     parts = REPOSITORY / "tests" / "parts"
     told, printed = measured("bench_training.py", *words, folder=tmp_path, path=(tmp_path, parts))
     assert told["backends"] == ["jax"]
     (table,) = told["tables"]
     shown = {row["name"]: row for row in table["rows"]}
     assert {"stock fit, JAX, 1 process", "product float32, JAX, 1 process"} <= set(shown)
-    assert "fleet of 2 float32, JAX" in shown
     assert all(row["windows_per_s"] > 0 and row["cpu_s_per_1000"] > 0 for row in shown.values())
     assert all(name in printed for name in shown)
     assert set(table["ceiling_windows_per_s"]) == {"float32", "bfloat16"}
