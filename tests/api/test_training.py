@@ -142,10 +142,11 @@ def test_no_command_shows_it_as_evaluated(unevaluated: v8.Run, trained_run: Any,
         ("report", (), 0, "Not evaluated: "),
         ("predict", (*files, "--series", "BTCUSDT-15m", "--allow-old"), 0, "It was not evaluated"),
         ("publish", ("--repo", "a/b", "--partial"), 3, "; got no evaluation"),
-        ("app", files, 3, "; got no evaluation"),
     ):
         result = CliRunner().invoke(app, [command, str(unevaluated.path), *more])
         assert (result.exit_code, said in result.output) == (code, True), result.output
+    refused = called("app", unevaluated.path, *files, tf=True)  # its end closes what it listens on
+    assert (refused.returncode, "; got no evaluation" in refused.stderr) == (3, True), refused.stderr
 
 
 @pytest.mark.tf
