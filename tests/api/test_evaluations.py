@@ -131,6 +131,7 @@ def test_an_error_in_another_process_names_arguments_and_not_flags(
     ("call", "message"),
     [
         (lambda: v8.backtest("frontier", "demo"), r'candles=: comes first .* Write \("vision", "frontier"\)'),
+        (lambda: v8.train("demoo"), "candles=.*Did you mean demo"),
         (lambda: v8.Run("frontier"), r"got no such folder.* runs/frontier\."),
         (lambda: v8.backtest("demo", column="cloze"), r"column=: .*is one of bar_range.*close"),
         (lambda: v8.search("demo", "alignd"), r"profile= alignd: .* mean aligned"),

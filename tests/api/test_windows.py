@@ -8,10 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 from numpy_batches import span_batches
 from tiny_profiles import tiny_profile
 
@@ -61,26 +59,6 @@ def test_every_pass_over_train_is_shuffled_anew_and_a_seed_repeats_them(
     assert not np.array_equal(one, two)
     np.testing.assert_array_equal(one, read(again)[0])
     np.testing.assert_array_equal(two, read(again)[0])
-
-
-def test_a_model_of_plain_keras_is_fitted_on_it(trained_run: Any, profile: Profile) -> None:
-    train = v8.windows(trained_run.candles, profile, batch_size=32)
-    validation = v8.windows(trained_run.candles, profile, span="validation")
-    window, targets = train.element_spec
-    assert window == tf.TensorSpec((None, profile.lookback_bars, len(profile.features)), tf.float32)
-    inputs = keras.Input(window.shape[1:])
-    flat = keras.layers.Flatten()(inputs)
-    outputs = {
-        task: keras.layers.Reshape(spec.shape[1:], name=task)(
-            keras.layers.Dense(spec.shape[1] * spec.shape[2])(flat)
-        )
-        for task, spec in targets.items()
-    }
-    model = keras.Model(inputs, outputs)
-    model.compile("adam", loss=dict.fromkeys(targets, "mae"))
-    history = model.fit(train, validation_data=validation, epochs=3, shuffle=False, verbose=0).history
-    assert history["loss"][-1] < history["loss"][0]
-    assert np.isfinite(history["val_loss"]).all()
 
 
 def test_the_example_of_the_how_to_runs_as_it_stands(trained_run: Any) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 from narrow import require_narrow
+from typer.testing import CliRunner
 
 from v8.base.terminal import print_table
 from v8.base.wording import Table
+from v8.cli.app import app
 
 WORDS = some.text("abcdefgh0123456789.%*×", min_size=1, max_size=14)
 CELLS = some.lists(WORDS, min_size=1, max_size=2).map(" ".join)
@@ -57,3 +61,12 @@ def test_prose_is_broken_between_words(capsys: pytest.CaptureFixture[str]) -> No
     require_narrow(printed, "BTCUSDT-15m  needs at least")
     lines = [line.removeprefix("BTCUSDT-15m").strip() for line in printed.splitlines()[3:]]
     assert " ".join(lines).split() == reason.split()
+
+
+@pytest.mark.tf
+def test_the_tables_of_commands_fit_80_columns(trained_run: Any, tmp_path: Path) -> None:
+    shutil.copytree(trained_run.path, tmp_path / "run")
+    for words in (["features", "--profile", "frontier"], ["report", str(tmp_path / "run")]):
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code == 0, result.output
+        require_narrow(result.stdout)

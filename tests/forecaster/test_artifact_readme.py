@@ -190,10 +190,3 @@ def test_it_tells_what_a_model_reads_beside_its_candles(metadata: dict[str, Any]
     assert 'forecaster.predict(candles, covariates={"BTCUSDT": ..., "funding.csv": ...})' in readme
     assert "of BTCUSDT is computed from" in readme
     assert "covariates=" not in artifact_readme(metadata)
-
-
-def test_it_lists_the_outputs_that_hold_quantiles(metadata: dict[str, Any]) -> None:
-    readme = artifact_readme(metadata | {"profile": metadata["profile"] | {"quantiles": [0.05, 0.5, 0.95]}})
-    expected = "(N, 3, 3, 2) | quantiles 5 %, 50 %, 95 % of bb_upper, bb_lower | quote currency |"
-    assert f'| `forecast["bands_quantiles"]` | {expected}' in readme
-    assert "_quantiles" not in artifact_readme(metadata)

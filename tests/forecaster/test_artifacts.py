@@ -39,11 +39,6 @@ def test_a_run_is_continued_with_the_states_it_had(tmp_path: Path, begun: RunRec
         assert folder.state(Series("ETHUSDT", "1h")).status == "pending"
 
 
-def test_the_pin_ends_at_the_newest_candle() -> None:
-    # 2024-01-01T02:30:00Z is 1,704,067,200 (midnight) + 2.5 x 3,600 seconds after the epoch.
-    assert PIN.last_open_s == 1_704_076_200
-
-
 def test_a_series_that_was_cut_off_waits_again(tmp_path: Path, begun: RunRecord) -> None:
     with RunFolder(tmp_path / "tiny", begun) as folder:
         folder.set_state(BTC, status="running")

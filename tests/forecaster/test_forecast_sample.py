@@ -68,12 +68,6 @@ def test_each_forecast_is_the_one_that_was_issued_after_its_row(
         assert steps == pytest.approx(window + np.arange(1, data.profile.horizon_bars + 1) / 100)
 
 
-def test_one_step_ahead_gives_a_forecast_for_every_bar() -> None:
-    data = demo_data(tiny_profile("lstm_dense", horizon_bars=1, newest_bars=1_200))
-    sample = sample_forecasts(data, forecast_of(data))
-    assert [one.last_known for one in sample.issued] == list(range(19, SAMPLE_BARS - 1))
-
-
 def test_no_forecast_reaches_across_a_hole() -> None:
     from v8.data.windows.dataset import prepare_series
 
@@ -95,10 +89,6 @@ def test_what_is_written_is_read_again(sample: ForecastSample, tmp_path: Path) -
     write_json(tmp_path / "forecasts.json", sample.to_json(), is_compact=True)
     assert read_sample(tmp_path / "forecasts.json") == sample
     assert (tmp_path / "forecasts.json").stat().st_size < 25_000
-
-
-def test_a_model_of_an_older_v8_has_none(tmp_path: Path) -> None:
-    assert read_sample(tmp_path / "forecasts.json") is None
 
 
 @pytest.mark.parametrize(

@@ -78,16 +78,6 @@ def test_every_feature_is_that_of_the_store(tmp_path: Path) -> None:
     assert_equal_to_the_store(module_of(EVERY).compute(frame, now=LATER), checked(frame), tmp_path)
 
 
-def test_rolled_columns_lack_the_sign_as_their_sentences_say(tmp_path: Path) -> None:
-    frame = frame_of(np.random.default_rng(4))
-    middle = module_of(("rolled_middle_1",)).compute(frame, now=LATER)["rolled_middle_1"]
-    newest = frame["close"].rolling(20).apply(lambda closes: (closes.iloc[1:].sum() + closes.iloc[-1]) / 20)
-    distance = (newest - frame["close"]).iloc[-len(middle) :]
-    assert (middle >= 0).all()
-    assert (distance < 0).any()
-    assert "without its sign" in FEATURES["rolled_middle_1"].sentence
-
-
 def test_after_a_gap_only_later_candles_count(tmp_path: Path) -> None:
     frame = frame_of(np.random.default_rng(5)).drop(index=range(350, 353))
     assert_equal_to_the_store(module_of(EVERY).compute(frame, now=LATER), checked(frame), tmp_path)

@@ -6,7 +6,6 @@ import csv
 import re
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -27,17 +26,14 @@ from v8.data.market.series import Series
 from v8.forecaster.metadata import Metadata, checked_metadata, read_metadata
 from v8.model.baselines.baselines import BASELINES, NAIVE
 from v8.model.evaluation.evaluation import detect_decay
-from v8.model.evaluation.leaderboard import LEADERBOARD_FILE, rank_results, references
+from v8.model.evaluation.leaderboard import LEADERBOARD_FILE, references
 from v8.model.evaluation.significance import Losses
 from v8.profile.tasks import TASKS
 from v8.publish.hub.publish import publish
 from v8.publish.hub.pull import pull
 from v8.publish.hub.staging import stage_run
 from v8.publish.report.card import model_card
-from v8.publish.report.charts import plotly
-from v8.publish.report.figures import change_pct, verdict_figures
 from v8.publish.report.outputs import REPORT_FILE, RunOutputs
-from v8.publish.report.page import change
 from v8.runs.run_folder import read_run
 
 pytestmark = pytest.mark.tf  # the run has a real Keras file
@@ -49,7 +45,6 @@ SHARES = {"BTCUSDT-15m": 0.25, "ETHUSDT-15m": 0.02, "BTCUSDT-1h": -0.02, "ETHUSD
 BEST_AT = {"15m": "offset", "1h": "last_close"}
 BEST_IN_WORDS = "naive × a constant (offset) at 15m, last close (last_close) at 1h"
 FORECAST = [name for name, task in TASKS.items() if task.is_of_bars]  # by the shipped profiles
-TITLES = {task: TASKS[task].title for task in FORECAST}
 
 
 @pytest.fixture
@@ -99,21 +94,6 @@ def test_forecasts_say_what_the_leaderboard_says(
         assert "of this series alone" not in " ".join(error_lines(metadata[name]))
         content = {key: value for key, value in metadata[name].content.items() if key != "verdict"}
         assert "of this series alone" in error_lines(checked_metadata(content))[-1]
-
-
-def test_the_figures_of_the_report_are_medians_of_it(
-    run: Path, leaderboard: dict[str, dict[str, str]]
-) -> None:
-    page = (run / REPORT_FILE).read_text("utf-8")
-    for task, title in TITLES.items():
-        (card,) = re.findall(rf'<section class="card"><h2[^>]*>{title}</h2>(.*?)</section>', page)
-        matches = re.findall(r"<strong[^>]*>(.*?)</strong>", card)
-        for column, figure in zip(("relative_mae", "relative_mae_to_best"), matches, strict=True):
-            middle = median(float(row[f"{task}_{column}"]) for row in leaderboard.values())
-            assert figure == change(middle)
-        # The timeframes have different ones, which the pointer names.
-        names = re.findall('<span title="([^"]*)">', card)[-1]
-        assert f"{title}: {BEST_IN_WORDS}" in names
 
 
 def live(
@@ -273,15 +253,3 @@ def test_no_view_names_another_reference_than_the_run_s(run: Path, metadata: dic
         expected = {BEST_AT[name.rpartition("-")[2]]}
         named = {view: baselines_in(of_view(run, metadata_of_series)) for view, of_view in VIEWS.items()}
         assert named == dict.fromkeys(VIEWS, expected), name
-
-
-def test_the_pictures_draw_the_errors_relative_to_it(
-    metadata: dict[str, Metadata], leaderboard: dict[str, dict[str, str]]
-) -> None:
-    rows = rank_results(each.result for each in metadata.values())
-    _, best = verdict_figures(rows)
-    drawn = [x for trace in plotly(best)["data"] for x in trace["x"]]
-    for row in leaderboard.values():
-        for task in FORECAST:
-            multiple = float(row[f"{task}_relative_mae_to_best"])
-            assert any(x == pytest.approx(change_pct(multiple), abs=1e-6) for x in drawn), row["series"]

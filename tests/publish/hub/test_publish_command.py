@@ -119,6 +119,8 @@ def test_a_dry_run_shows_the_difference_that_publishing_then_makes(
     assert differences(result.stdout)[-1] == "  removed: 2 models, 8 files: ETHUSDT-1h, SOLUSDT-1h"
     again = call("publish", run, "--repo", REPO, "--dry-run")
     assert again.stdout.splitlines()[-1].startswith(f"{REPO} holds all of it already")
+    again = call("publish", run, "--repo", REPO)
+    assert again.stdout.splitlines()[-1].startswith("Nothing has changed since ")
 
 
 @pytest.mark.tf

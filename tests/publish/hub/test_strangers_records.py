@@ -173,7 +173,7 @@ def test_any_history_is_drawn_or_refused_in_one_sentence(run: Path) -> None:
 def test_bytes_that_are_no_text_are_one_sentence(run: Path, name: str) -> None:
     for content in (b"\xff\xfe", b"null", b"", b"\xef\xbb\xbf{}"):
         (run / name).write_bytes(content)
-        attack(run)
+        attack(run, draws=name == FILES[3])
         with suppress(V8Error):
             stage_run(run, run.parent / f"staged{len(content)}", "someone/fleet")
             assert name == FILES[2]  # which is not published

@@ -17,7 +17,7 @@ from v8.model.evaluation.fold_losses import Cell, FoldLosses, shared_differences
 from v8.model.evaluation.metrics import QuantileErrors
 from v8.model.evaluation.significance import Significance
 from v8.profile.profile import load_profile
-from v8.publish.report.backtest import QUANTILE_NOTE, backtest_page, headline, tables
+from v8.publish.report.backtest import QUANTILE_NOTE, backtest_page, headline, tables, verdicts
 from v8.runs.backtest import BacktestPlan, Fold, results_of
 
 NUM = 200
@@ -171,6 +171,21 @@ def test_the_page_shows_every_number_and_nothing_of_a_stranger(found: Any) -> No
     assert "<h2>The best and the worst series</h2>" in page
     assert all(f'<th scope="row">{name}</th>' in page for name in ("BTCUSDT-15m", "ETHUSDT-15m"))
     assert '"ETHUSDT-15m: ' in page
+
+
+def test_the_page_opens_with_what_all_folds_come_to(found: Any) -> None:
+    ((about, *sentences),) = verdicts(found)
+    assert about == (
+        "15m: median of 2 series in all their folds, short test periods within 1998-07-12 – 1998-07-17, each "
+        "trained again."
+    )
+    # The medians of two of 0.8 and two of 1.1, as the pooled table has them.
+    told = found.pools[0].tasks["volatility"]
+    assert told.model_relative_mae == pytest.approx(0.95)
+    (volatility,) = [sentence for sentence in sentences if sentence.startswith("Volatility: ")]
+    assert volatility.startswith("Volatility: 5.0 % lower error")
+    page = unescape(str(backtest_page(found)))
+    assert page.index(about) < page.index(sentences[0]) < page.index('class="plot"') < page.index("<table")
 
 
 def quantiles(crps: float, coverage: float) -> QuantileEvaluation:

@@ -301,19 +301,6 @@ def test_profiles_that_share_no_window_of_a_series_are_compared_on_the_others() 
     assert advice(nothing) == []
 
 
-def test_a_projected_time_is_rounded_for_people_and_in_seconds_for_programs() -> None:
-    # 5 s of imports, 20 s of compilation, and ten rounds of four workers with 5 s and one epoch of 10 s.
-    comparison = compared(measured("aligned", 1, own_epochs=1))
-    (row,) = [row for row in cost_table(comparison).rows if str(row[0]).endswith("projected")]
-    assert row[1] == "3 min"
-    (line,) = [
-        line
-        for line in csv.DictReader(comparison_csv(comparison).splitlines())
-        if line["figure"] == "projected_40_s"
-    ]
-    assert (line["unit"], float(line["median"])) == ("s", 175.0)
-
-
 def test_unequal_horizons_and_single_repeats_are_warned_of() -> None:
     assert cautions(DRIFTING) == []
     uneven = compared(measured("stable", 1, horizon_bars=1), measured("aligned", 1), num_repeats=1)

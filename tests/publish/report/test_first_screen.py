@@ -15,25 +15,12 @@ from v8.publish.report.charts import plotly
 from v8.publish.report.figures import verdict_figures
 from v8.publish.report.page import _range_verdict, first_screen
 
-UNKNOWN = "not tested: too few windows"
-
 
 def cards(*metadata: dict[str, Any]) -> list[str]:
     for content in metadata:
         let_baselines_err(content, {"last_close": 0.8, "offset": 3.0})
     screen = first_screen(rank_results(map(read_result, metadata)), None)
     return re.findall(r'<section class="card">.*?</section>', screen)
-
-
-def test_what_is_the_same_for_both_baselines_is_written_once_in_a_card(make_metadata: Any) -> None:
-    shown = cards(make_metadata("AUSDT-1h", share=0.1))
-    assert len(shown) == 3
-    for card in shown:
-        assert card.count("<strong") == 2
-        assert card.count(UNKNOWN) == 1
-        # Below both numbers, not in the column of one.
-        assert card.endswith(f'</div></div><span class="chip unclear">{UNKNOWN}</span></section>')
-        assert "than the best baseline, last close" in card
 
 
 @pytest.mark.parametrize(

@@ -196,6 +196,25 @@ def test_series_of_unlike_tasks_can_stand_together(write, make_metadata, make_ru
     assert "no such task" in write(make_run(("BTCUSDT-15m", "ETHUSDT-1h")), metadata).text
 
 
+def test_a_section_holds_horizon_charts_direction_spans_candles_and_times(
+    write, make_metadata, make_run
+) -> None:
+    history = [
+        {"epoch": epoch, "train_loss": 1 / epoch, "validation_loss": 1.1 / epoch} for epoch in (1.0, 2.0, 3.0)
+    ]
+    page = write(make_run(), [make_metadata()], {"BTCUSDT-15m": history})
+    # The verdict twice, three tasks by step, one learning curve, time per stage.
+    assert [value for name, value in page.attributes if name == "class"].count("plot") == 6
+    for content in ("the naive forecast", "last close", "offset", "windows counted", "embargo bars", "5,531"):
+        assert content in page.text
+    assert "unclosed1" in page.text  # from the candle report, while zeros are left out:
+    assert "off grid" not in page.text
+    assert "after 2023-12-30T12:00:00+00:00, missing 28" in page.text
+    assert "training1 min 1 s" in page.text
+    assert "Weights of epoch 4 of 9 were kept." in page.text
+    assert "No forecasts are stored" in page.text
+
+
 def test_baselines_that_only_some_series_were_evaluated_beside_are_explained_and_the_others_are_not(
     write, make_metadata, make_run
 ) -> None:
