@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from v8.base import safe_text
+from v8.base import wording
 from v8.base.errors import shown
-from v8.base.safe_text import as_code, for_file, for_spreadsheet, for_terminal, keep_secret, without_secrets
+from v8.base.wording import as_code, for_file, for_spreadsheet, for_terminal, keep_secret, without_secrets
 
 SECRET = "S3cr3tOf-Nobody_0123456789abcdefABCDEF"
 
@@ -125,7 +125,7 @@ def test_what_is_no_secret_stays(text: str) -> None:
 
 
 def test_a_text_that_is_known_to_be_secret_is_cut_wherever_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(safe_text, "_kept", {})
+    monkeypatch.setattr(wording, "_kept", {})
     keep_secret("my own")
     keep_secret("short")  # of five letters: it would be cut out of plain words
     assert shown("ValueError: my own is too short") == "ValueError: *** is too short"

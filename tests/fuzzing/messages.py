@@ -8,7 +8,7 @@ from random import Random
 from typing import Any, Final
 
 from v8.base.errors import DataError, shown
-from v8.base.safe_text import for_file, for_terminal
+from v8.base.wording import for_file, for_terminal
 
 OPTIONS: Final = ("apiKey", "secret", "password", "token", "access_token", "privateKey", "X-Amz-Signature")
 QUERY_KEYS: Final = (*OPTIONS, "sig", "key", "auth", "api_key", "signature")

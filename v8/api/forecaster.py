@@ -14,8 +14,8 @@ from pydantic import Field
 from v8.api.arguments import PublicNames, in_python
 from v8.base.errors import ArgumentError, DataError, PublishError
 from v8.base.process import quiet_start
-from v8.base.safe_text import for_terminal
 from v8.base.storage import passing_folder
+from v8.base.wording import for_terminal
 from v8.data.features import compute_table
 from v8.data.market.candles import Candles
 from v8.data.market.companions import Companions

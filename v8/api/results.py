@@ -27,9 +27,8 @@ from v8.base.errors import ArgumentError, ArtifactError, DataError, V8Error
 from v8.base.process import command, quiet_start, set_exit_message, watch_interrupts
 from v8.base.records import AtLeastOne
 from v8.base.registry import advice
-from v8.base.safe_text import for_terminal
 from v8.base.storage import FORECASTS_COLUMNS, NAIVE_ENDING
-from v8.base.wording import duration
+from v8.base.wording import duration, for_terminal
 from v8.data.market.series import TIMEFRAME_S
 from v8.data.market.sources.source import CandleSource, OpenedSource
 from v8.model.baselines.baselines import NAIVE

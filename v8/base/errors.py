@@ -31,7 +31,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from v8.base.safe_text import for_terminal
+from v8.base.wording import for_terminal
 
 MOST_SHOWN: Final = 120  # characters of a quoted text, unless the caller names another number
 _CUT: Final = " ... "
@@ -50,7 +50,7 @@ def shown(text: object, most: int = MOST_SHOWN) -> str:
     r"""Return a text as one printable line of at most `most` characters; a longer text loses its middle.
 
     White space becomes one blank, control characters become escape sequences, and secrets become three stars
-    (`v8.base.safe_text.without_secrets`).
+    (`v8.base.wording.without_secrets`).
 
     >>> shown("two\nlines"), shown("\x1b[31mred"), shown("http://me:secret@host/x")
     ('two lines', '\\x1b[31mred', 'http://***@host/x')

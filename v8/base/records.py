@@ -24,7 +24,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 from pydantic.fields import FieldInfo
 
 from v8.base.errors import ArtifactError, ProfileError, V8Error, as_flag, shown
-from v8.base.safe_text import markup_in
+from v8.base.wording import markup_in
 
 AS_WRITTEN: Final = "must be as v8 wrote it"  # the rule of files that users do not edit
 MISSING: Final = "no such key"

@@ -32,8 +32,8 @@ from typing import Any, Final, Generic, TypeVar
 from v8.base.errors import ProfileError, V8Error, listed, message_of, shown
 from v8.base.process import for_children, repeated
 from v8.base.reading import read_given
-from v8.base.safe_text import for_terminal, markup_in
 from v8.base.storage import digest_bytes, expanded, packaged_yaml
+from v8.base.wording import for_terminal, markup_in
 
 
 def require_package(package: str, *, where: str, rule: str) -> None:

@@ -1,7 +1,7 @@
 """Printing: lines, tables and JSON on standard output, messages on standard error.
 
 If the output is not a terminal, it gets nothing but text and line ends. Texts may come from files of other
-people; whatever is printed goes through `v8.base.safe_text.for_terminal`, so that no terminal obeys it.
+people; whatever is printed goes through `v8.base.wording.for_terminal`, so that no terminal obeys it.
 
 A terminal itself breaks a line where its last column is, within words. So lines of prose break at spaces, and
 commands to paste stay in one piece. What is no terminal gets every line whole, so that other programs find
@@ -20,8 +20,7 @@ from rich.cells import cell_len
 
 from v8.base.errors import V8Error
 from v8.base.process import command
-from v8.base.safe_text import for_terminal
-from v8.base.wording import Table
+from v8.base.wording import Table, for_terminal
 
 if TYPE_CHECKING:  # rich is imported where something is printed with it: `--help` and errors do without
     import rich.table

@@ -32,9 +32,9 @@ from v8.base.process import (
     watch_interrupts,
 )
 from v8.base.registry import load_plugins
-from v8.base.safe_text import for_file
 from v8.base.terminal import for_stream, print_message
 from v8.base.version import VERSION, commit
+from v8.base.wording import for_file
 from v8.cli import commands
 from v8.cli.usage import VALUES, WORDS, usage_error
 

@@ -26,7 +26,6 @@ from v8.api.results import (
 from v8.base import annexes
 from v8.base.errors import DataError, SeriesError, StorageError, V8Error, listed
 from v8.base.process import command
-from v8.base.safe_text import for_terminal
 from v8.base.terminal import (
     make_console,
     print_all_lines,
@@ -37,7 +36,7 @@ from v8.base.terminal import (
     print_reasons,
     print_table,
 )
-from v8.base.wording import Table, duration, plural
+from v8.base.wording import Table, duration, for_terminal, plural
 from v8.data.market.series import Series, iso
 from v8.data.market.sources.source import CandleSource, present_source
 from v8.data.windows.dataset import windows_without_holes

@@ -27,9 +27,8 @@ from pydantic import Field
 from v8.base.errors import ArtifactError, listed
 from v8.base.reading import read_json_object
 from v8.base.records import Count, Number, OpenTime, Text, adapter, check_format, checked
-from v8.base.safe_text import as_code
 from v8.base.storage import digest_file, packaged, write_json, write_text
-from v8.base.wording import Table, number, plural
+from v8.base.wording import Table, as_code, number, plural
 from v8.data.windows.dataset import SeriesData
 from v8.forecaster.metadata import (
     ERROR_FILE,

@@ -24,8 +24,8 @@ from pathlib import Path
 from v8.base.errors import ArtifactError, StorageError
 from v8.base.hardware import may_have_gpu
 from v8.base.process import with_variables
-from v8.base.safe_text import for_file
 from v8.base.storage import write_text
+from v8.base.wording import for_file
 from v8.data.market.series import Series
 from v8.data.market.sources.source import CandleSource, dataset_of, folder_of
 from v8.forecaster.metadata import ERROR_FILE, redo_offered

@@ -35,7 +35,7 @@ from v8.base.errors import DataError, ProfileError, listed, message_of, shown
 from v8.base.http_client import RetryFailure, RetryPolicy, TransientError
 from v8.base.process import report_waiting, with_progress
 from v8.base.registry import advice
-from v8.base.safe_text import keep_secret
+from v8.base.wording import keep_secret
 from v8.data.market.candles import Candles
 from v8.data.market.series import Series
 from v8.data.market.sources import downloads, rest

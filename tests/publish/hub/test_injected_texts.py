@@ -33,9 +33,8 @@ from v8.annexes.live.app import answers
 from v8.annexes.live.app.page import overview_page, series_page
 from v8.annexes.live.app.places import ModelSource
 from v8.base.errors import MAX_MESSAGE, V8Error
-from v8.base.safe_text import for_spreadsheet
 from v8.base.terminal import print_lines, print_message, print_table
-from v8.base.wording import Table, frame_csv
+from v8.base.wording import Table, for_spreadsheet, frame_csv
 from v8.cli.app import app
 from v8.cli.runs import print_summary
 from v8.data.market.series import Series

@@ -28,10 +28,10 @@ from v8.annexes.live.ledger.posting import (
     text_of,
 )
 from v8.annexes.live.limits import Limit
-from v8.base import safe_text
+from v8.base import wording
 from v8.base.errors import ArtifactError, ProfileError, PublishError
 from v8.base.http_client import RetryPolicy
-from v8.base.safe_text import without_secrets
+from v8.base.wording import without_secrets
 from v8.model.evaluation.price_range import PriceRange
 
 PLACE = "./tiny"
@@ -51,7 +51,7 @@ def no_model(series: str) -> Any:
 @pytest.fixture(autouse=True)
 def _kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """The secrets of these addresses are those of this module's tests alone."""
-    monkeypatch.setattr(safe_text, "_kept", {})
+    monkeypatch.setattr(wording, "_kept", {})
 
 
 @pytest.fixture

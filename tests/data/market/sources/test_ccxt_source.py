@@ -14,7 +14,7 @@ import pytest
 from exchange_api import ApiFault, ExchangeApi, too_many
 from typer.testing import CliRunner
 
-from v8.base import safe_text
+from v8.base import wording
 from v8.base.errors import DataError, ProfileError
 from v8.base.registry import load_plugins
 from v8.cli.app import app
@@ -54,7 +54,7 @@ def exchange(
 def source(exchange: ExchangeApi, monkeypatch: pytest.MonkeyPatch) -> Any:
     load_plugins([PLUGIN])
     module = sys.modules["v8_plugin_ccxt_source"]
-    monkeypatch.setattr(safe_text, "_kept", {})  # what is secret in this test may be a word of another one
+    monkeypatch.setattr(wording, "_kept", {})  # what is secret in this test may be a word of another one
     monkeypatch.setattr(module, "PATIENCE", replace(module.PATIENCE, sleep=lambda seconds: None))
     return open_source("ccxt")
 

@@ -58,9 +58,8 @@ from v8.base.http_client import (
     trouble_of,
 )
 from v8.base.registry import require_package
-from v8.base.safe_text import keep_secret, without_secrets
 from v8.base.storage import digest_json
-from v8.base.wording import plural, say
+from v8.base.wording import keep_secret, plural, say, without_secrets
 from v8.data.market.series import iso
 from v8.data.market.sources.downloads import PATIENCE
 from v8.forecaster.forecaster import Forecaster
