@@ -17,7 +17,6 @@ v8.leaderboard(["runs/frontier", "runs/aligned"])
 import importlib as _importlib
 import typing as _typing
 
-from v8.base.registry import load_plugins as _load_plugins
 from v8.base.version import VERSION as _VERSION
 
 if _typing.TYPE_CHECKING:  # at run time `__getattr__` imports these
@@ -69,7 +68,7 @@ __version__ = _VERSION
 
 def _added() -> dict[str, str]:
     """Return the functions that annexes add, by name; reading of them begins when a name is looked for."""
-    functions: dict[str, str] = _importlib.import_module("v8.base.annexes").python_functions()
+    functions: dict[str, str] = _importlib.import_module("v8.base.registry").added_functions()
     return functions
 
 
@@ -80,6 +79,7 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> _typing.Any:
     module = _MODULES.get(name) or ("" if name.startswith("_") else _added().get(name, ""))
     if module:
-        _load_plugins()  # what is used next may refer to something that a plugin registers
+        # What is used next may refer to something that a plugin registers.
+        _importlib.import_module("v8.base.registry").load_plugins()
         return getattr(_importlib.import_module(module.partition(":")[0]), name)
     raise AttributeError(f"module 'v8' has no attribute {name!r}")

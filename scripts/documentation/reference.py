@@ -27,7 +27,7 @@ from pydantic_core import PydanticUndefined
 from typer.core import TyperGroup
 
 from v8.annexes.live.app import answers
-from v8.base.annexes import python_functions
+from v8.base.registry import added_functions
 from v8.cli.app import app
 from v8.profile import ta_features
 from v8.profile.families import FAMILIES
@@ -363,7 +363,7 @@ def python() -> str:
         "error is a `v8.V8Error`, one sentence of four parts: where, the rule, the value received, "
         "and how to correct it.",
     ]
-    for name in sorted({*package.__all__, *python_functions()}):
+    for name in sorted({*package.__all__, *added_functions()}):
         value = getattr(package, name)
         parts += [f"## `v8.{name}` {{#{name.lower()}}}", *_documented(f"v8.{name}", value)]
         if inspect.isclass(value):

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from v8.base.annexes import FILE, FOLDER, Annex, annexes, read_annexes
+from v8.base.registry import ANNEX_FILE, ANNEXES_FOLDER, Annex, annexes, read_annexes
 
 REPOSITORY = Path(__file__).parents[2]
 # What annexes may import of the command line.
@@ -149,7 +149,7 @@ def test_an_annex_whose_file_cannot_be_used_is_left_out(tmp_path: Path, content:
     files = {"broken": content, "sound": b"sources: []"}
     for name, text in files.items():
         (tmp_path / name).mkdir()
-        (tmp_path / name / FILE).write_bytes(text)
+        (tmp_path / name / ANNEX_FILE).write_bytes(text)
     (tmp_path / "no_annex").mkdir()
     (tmp_path / "a_file.py").touch()
     assert read_annexes(tmp_path) == {"sound": Annex(sources=[])}
@@ -161,14 +161,14 @@ def test_the_import_contracts_name_every_module_of_the_core_and_every_annex() ->
     contract = config["importlinter:contract:annexes"]
     modules = {file.stem for file in (REPOSITORY / "v8").glob("*.py")} - {"__init__"}
     packages = {file.parent.name for file in (REPOSITORY / "v8").glob("*/__init__.py")}
-    core = (modules | packages) - {FOLDER}
+    core = (modules | packages) - {ANNEXES_FOLDER}
     assert contract["source_modules"].split() == [f"v8.{name}" for name in sorted(core)]
-    assert contract["forbidden_modules"].split() == [f"v8.{FOLDER}"]
+    assert contract["forbidden_modules"].split() == [f"v8.{ANNEXES_FOLDER}"]
     independent = config["importlinter:contract:independence"]["modules"].split()
-    assert independent == [f"v8.{FOLDER}.{name}" for name in annexes()]
+    assert independent == [f"v8.{ANNEXES_FOLDER}.{name}" for name in annexes()]
     shared = config["importlinter:contract:shared"]
     of_cli = {f"v8.cli.{file.stem}" for file in (REPOSITORY / "v8/cli").glob("*.py")}
-    assert shared["source_modules"].split() == [f"v8.{FOLDER}"]
+    assert shared["source_modules"].split() == [f"v8.{ANNEXES_FOLDER}"]
     assert {*shared["forbidden_modules"].split()} == of_cli - {f"v8.cli.{name}" for name in FOR_ANNEXES}
 
 
@@ -191,8 +191,8 @@ def names_of_entries(annex: Annex) -> list[str]:
 
 @pytest.mark.parametrize("annex", sorted(annexes()))
 def test_the_core_names_nothing_that_an_annex_adds(annex: str) -> None:
-    pattern = re.compile("|".join([rf"\b{FOLDER}[./]{annex}\b", *words_of(annexes()[annex])]))
-    annexes_folder = REPOSITORY / "v8" / FOLDER
+    pattern = re.compile("|".join([rf"\b{ANNEXES_FOLDER}[./]{annex}\b", *words_of(annexes()[annex])]))
+    annexes_folder = REPOSITORY / "v8" / ANNEXES_FOLDER
     core = [file for file in (REPOSITORY / "v8").rglob("*") if annexes_folder not in file.parents]
     texts = {
         file: file.read_text("utf-8") for file in core if file.suffix in (".py", ".yaml", ".md", ".html")
@@ -221,7 +221,7 @@ def test_without_one_annex_all_other_commands_are_there(checkout: Path, offered:
 @pytest.mark.tf
 @pytest.mark.process
 def test_without_any_annex_the_core_trains_reports_and_forecasts(bare: Path) -> None:
-    assert not [*(bare / "v8").glob(f"{FOLDER}/*/{FILE}")]
+    assert not [*(bare / "v8").glob(f"{ANNEXES_FOLDER}/*/{ANNEX_FILE}")]
     trained = call(bare, "run", "--source", "demo", "--smoke", "--series", "BTCUSDT-15m")
     assert trained.returncode == 0, trained.stderr
     assert (bare / "runs/frontier-smoke/report.html").is_file()

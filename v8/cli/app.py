@@ -21,7 +21,6 @@ from typing import Annotated, Any, Final, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from v8.base import annexes
 from v8.base.errors import ProfileError, StorageError, V8Error, shown
 from v8.base.process import (
     EXIT_INTERRUPTED,
@@ -31,7 +30,7 @@ from v8.base.process import (
     reporting_waiting_to,
     watch_interrupts,
 )
-from v8.base.registry import load_plugins
+from v8.base.registry import added_commands, load_plugins
 from v8.base.terminal import for_stream, print_message
 from v8.base.version import VERSION, commit
 from v8.base.wording import for_file
@@ -139,7 +138,7 @@ def _errors_on_one_line() -> Iterator[None]:
     except UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":
             raise
-        _exit(usage_error(error, (*_CORE_COMMANDS, *annexes.commands())))
+        _exit(usage_error(error, (*_CORE_COMMANDS, *added_commands())))
     except OSError as error:  # of a file that no other code of ours handles: a user's mistake, not a bug
         _exit(StorageError.out_of_reach(error))
     except KeyboardInterrupt:
@@ -190,13 +189,13 @@ _CORE_COMMANDS: Final[dict[str, tuple[str, Callable[..., None]]]] = {
     "features": ("Inspect", commands.features),
     "doctor": ("Inspect", commands.doctor),
 }
-"""The commands of the core by name, each with its group; annexes add the others (`v8.base.annexes`)."""
+"""The commands of the core by name, each with its group; annexes add the others (`v8.base.registry`)."""
 
 
 def _all_commands() -> dict[str, tuple[str, Callable[..., None]]]:
     """Return group and function of all commands by name; in a group those of annexes come last."""
     found = dict(_CORE_COMMANDS)
-    for name, added in annexes.commands().items():
+    for name, added in added_commands().items():
         found[name] = (added.group, pkgutil.resolve_name(added.call))
     return found
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from v8.base import annexes
 from v8.base.errors import ProfileError, listed
+from v8.base.registry import annex_hooks
 from v8.base.storage import passing_folder
 from v8.base.terminal import print_all_lines, print_lines, print_message, print_table
 from v8.base.wording import Table, plural
@@ -74,7 +74,7 @@ def publish_page(
     that this user may read.
     """
     check_repo_name(space, "--space")
-    stages = annexes.hooks("space")
+    stages = annex_hooks("space")
     if not stages:
         rule = "publishes a page, which an annex of v8 has"
         raise ProfileError(where="--space", rule=rule, got="no such annex", fix="Install v8 with its annexes")

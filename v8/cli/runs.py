@@ -23,9 +23,9 @@ from v8.api.results import (
     losses,
     still_to_come,
 )
-from v8.base import annexes
 from v8.base.errors import DataError, SeriesError, StorageError, V8Error, listed
 from v8.base.process import command
+from v8.base.registry import next_steps
 from v8.base.terminal import (
     make_console,
     print_all_lines,
@@ -138,7 +138,7 @@ def _print_finished(prepared: PreparedRun, finished: FinishedRun) -> None:
             folders += [flag, str(folder)]
     others = [
         f"{step.sentence}: {command(*step.words, str(path), *folders)}"
-        for step in annexes.next_steps("newer_candles")
+        for step in next_steps("newer_candles")
     ]
     print_newer(summary.newer_candles, others, fresh=f"{prepared.command} --fresh")
     failed = {failure.series for failure in summary.failures}

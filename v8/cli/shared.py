@@ -22,12 +22,11 @@ from annotated_types import Ge, Le
 from pydantic.fields import FieldInfo
 from typer import Argument, Option
 
-from v8.base import annexes
 from v8.base.errors import ProfileError
 from v8.base.hardware import process_variables, replacement_notice
 from v8.base.process import command, report_waiting
 from v8.base.records import Flag, Options
-from v8.base.registry import advice
+from v8.base.registry import added_flags, advice
 from v8.base.storage import require_own
 from v8.base.wording import Language
 from v8.cli.usage import meant_word
@@ -453,7 +452,7 @@ AddedFunctions: TypeAlias = Sequence[Callable[..., Any]]
 
 def with_added_flags(work: Callable[..., None]) -> Callable[..., None]:
     """Return a command of the core with the flags of annexes; it gets their functions as `added`."""
-    flags = annexes.flags(work.__name__)
+    flags = added_flags(work.__name__)
 
     @wraps(work)
     def call(**options: Any) -> None:

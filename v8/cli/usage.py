@@ -10,10 +10,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from v8.base import annexes
 from v8.base.errors import ProfileError, listed, shown
 from v8.base.process import command
-from v8.base.registry import nearest
+from v8.base.registry import added_commands, nearest
 from v8.data.market.series import TIMEFRAME_S, is_series_like
 from v8.profile.profile import key_places
 
@@ -106,7 +105,7 @@ def _unknown_command(name: str, place: str, commands: Collection[str]) -> Profil
     lists = f"`{place} --help` lists them"
     if name == "help":
         return ProfileError(where=place, rule="needs one of its commands", got=name, fix=lists)
-    other_names = {other: own for own, added in annexes.commands().items() for other in added.also}
+    other_names = {other: own for own, added in added_commands().items() for other in added.also}
     meant = (_OTHER_COMMANDS | other_names).get(name) or nearest(name, commands)
     fix = f"Did you mean `{place} {meant}`? {lists}" if meant else lists
     return ProfileError(where=place, rule="needs one of its commands", got=shown(name), fix=fix)

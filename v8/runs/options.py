@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from pydantic import Field
 
-from v8.base import annexes
 from v8.base.errors import DataError, ProfileError, UnknownSeriesError, listed
 from v8.base.records import AtLeastOne, Flag, Options
-from v8.base.registry import Named, Registry, load_plugins, make_entries, read_list
+from v8.base.registry import Named, Registry, added_entries, load_plugins, make_entries, read_list
 from v8.base.storage import home
 from v8.data.market.series import Series, load_universe, series_advice
 from v8.data.market.sources.source import (
@@ -75,7 +74,7 @@ class EngineKind(Named):
     is_elsewhere: bool = False  # whether it may train on other machines, at an address
 
 
-_DESCRIPTIONS: Final = [*read_list("v8.runs", "engines.yaml"), *annexes.entries("engines")]
+_DESCRIPTIONS: Final = [*read_list("v8.runs", "engines.yaml"), *added_entries("engines")]
 
 ENGINES: Final = Registry("engine", make_entries(EngineKind, _DESCRIPTIONS, "open"))
 """Every kind of engine by its name."""

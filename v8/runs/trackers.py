@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from v8.base import annexes
 from v8.base.errors import V8Error, message_of, shown, with_parameters
-from v8.base.registry import Named, Registry, make_entries, require_package
+from v8.base.registry import Named, Registry, added_entries, make_entries, require_package
 from v8.data.market.series import Series
 from v8.runs.events import EpochEnded, Event, Note, RunContext, RunObserver, SeriesOutcome
 
@@ -55,7 +54,7 @@ class TrackerKind(Named):
     check: Callable[[], None] | None = None  # refuses, before anything starts, what would fail later
 
 
-TRACKERS: Final = Registry("tracker", make_entries(TrackerKind, annexes.entries("trackers"), "open", "check"))
+TRACKERS: Final = Registry("tracker", make_entries(TrackerKind, added_entries("trackers"), "open", "check"))
 """Every tracker by the name that `--track` takes."""
 
 

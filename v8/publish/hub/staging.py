@@ -12,9 +12,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from v8.base import annexes
 from v8.base.errors import ArtifactError, PublishError, listed
 from v8.base.reading import MAX_FILE_BYTES, read_plain
+from v8.base.registry import annex_hooks
 from v8.base.storage import write_bytes, write_text
 from v8.data.market.sources.source import CandleSource
 from v8.forecaster import metadata as artifacts
@@ -299,7 +299,7 @@ def stage_run(
             fix="Train further, or publish without param:only_skilled",
         )
     ranked = rank_results(model.result for model in metadata.values())
-    described = [describe(run, metadata.keys()) for describe in annexes.hooks("replacements")]
+    described = [describe(run, metadata.keys()) for describe in annex_hooks("replacements")]
     return Staged(
         folder=folder,
         repo=repo,

@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
-from v8.base import annexes
 from v8.base.errors import DataError, ProfileError, UnknownSeriesError
-from v8.base.registry import Named, Registry, make_entries, read_list
+from v8.base.registry import Named, Registry, added_entries, make_entries, read_list
 from v8.data.market.series import Series, series_advice
 
 if TYPE_CHECKING:
@@ -231,7 +230,7 @@ class SourceKind(Named):
     symbol_suffix: str | None = None
 
 
-_DESCRIPTIONS: Final = [*read_list("v8.data.market.sources", "sources.yaml"), *annexes.entries("sources")]
+_DESCRIPTIONS: Final = [*read_list("v8.data.market.sources", "sources.yaml"), *added_entries("sources")]
 
 SOURCES: Final = Registry("source", make_entries(SourceKind, _DESCRIPTIONS, "open"))
 """Every source by the name that `--source` takes."""
