@@ -16,9 +16,14 @@ import pyarrow.parquet as pq
 from ledger_entries import FIRST_S, ISSUER, made_entry
 
 from v8.annexes.live.ledger.database import Ledger
-from v8.annexes.live.ledger.publishing import _counted_rows, _day_tables, _published_rows, _widened
+from v8.annexes.live.ledger.publishing import (
+    OddParquetError,
+    _counted_rows,
+    _day_tables,
+    _published_rows,
+    _widened,
+)
 from v8.base.errors import PublishError
-from v8.base.parquet import OddParquetError
 
 DAY: Final = "day.parquet"
 OURS: Final = "ours.parquet"

@@ -31,12 +31,12 @@ from v8.annexes.live.ledger.printing import record_sentences, record_table
 from v8.annexes.live.ledger.record import live_board, live_record
 from v8.api.board import board_markdown
 from v8.base.errors import PublishError, listed
-from v8.base.parquet import OddParquetError, longest_text, read_as
 from v8.base.storage import packaged, passing_folder, write_text
 from v8.base.terminal import print_message
 from v8.base.wording import plural
 from v8.cli.shared import publish_staged
 from v8.data.market.series import iso
+from v8.data.market.sources.tables import PARQUET_FAULTS, ParquetContent, is_plain, longest_text
 from v8.forecaster.model_file import MAX_UNPACKED_BYTES
 from v8.profile.tasks import TASKS
 from v8.publish.hub import hub_endpoint
@@ -48,6 +48,10 @@ _DAY_FILE: Final = re.compile(r"(forecasts|scores)/[0-9]{4}-[0-9]{2}-[0-9]{2}\.p
 _MAX_COPIES: Final = 8  # a published file with more than so many times the rows of ours is not read
 _BOARD_HEADING: Final = "## All forecasters on one board"
 _ISSUER_COLUMNS: Final = ("series", "profile", "profile_digest", "model_sha256", "revision", "source")
+
+
+class OddParquetError(ValueError):
+    """A table with unexpected content; the text describes it as a clause, for example `60 rows`."""
 
 
 @dataclass
@@ -174,13 +178,45 @@ def _published_rows(content: bytes, rows: pa.Table) -> pa.Table:
     """
     text_columns = [column for column in rows.columns if pa.types.is_large_string(column.type)]
     text_columns += [column for column in rows.columns if pa.types.is_string(column.type)]
-    return read_as(
-        content,
-        _widened(rows).schema,
-        most_rows=_MAX_COPIES * len(rows),
-        most_bytes=MAX_UNPACKED_BYTES,
-        most_text=longest_text(chunk for column in text_columns for chunk in column.chunks),
-    )
+    most_text = longest_text(chunk for column in text_columns for chunk in column.chunks)
+    schema = _widened(rows).schema
+    try:
+        file = ParquetContent(content)
+        _require_bounded(file, schema, _MAX_COPIES * len(rows), MAX_UNPACKED_BYTES)
+        table = file.read(schema.names)
+        columns = [_cast_column(table[name], schema.field(name), most_text) for name in schema.names]
+    except OddParquetError:
+        raise
+    except PARQUET_FAULTS as error:
+        raise OddParquetError("a file without rows") from error
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _require_bounded(file: ParquetContent, schema: pa.Schema, most_rows: int, most_bytes: int) -> None:
+    """Refuse a file by its footer alone: by the columns, rows and unpacked bytes that it states."""
+    others = sorted({*file.schema.names} ^ {*schema.names})
+    if others:
+        raise OddParquetError(f"other columns: {listed(others)}")
+    if len(file.schema.names) > len(schema.names):
+        raise OddParquetError("a column twice")
+    odd = [f"{field.type} in {field.name}" for field in file.schema if not is_plain(field.type)]
+    if odd:
+        raise OddParquetError(listed(odd))
+    if file.num_rows > most_rows:
+        raise OddParquetError(f"{file.num_rows:,} rows where at most {most_rows:,} are read")
+    if file.num_bytes > most_bytes:
+        raise OddParquetError(f"columns that unpack to {file.num_bytes:,} bytes")
+
+
+def _cast_column(column: pa.ChunkedArray, field: pa.Field, most_text: int) -> pa.ChunkedArray:
+    """Convert a column of another type if no information is lost; refuse a text of more bytes than ours."""
+    is_dictionary = pa.types.is_dictionary(column.type)
+    kind = column.type.value_type if is_dictionary else column.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        length = longest_text(chunk.dictionary if is_dictionary else chunk for chunk in column.chunks)
+        if length > most_text:
+            raise OddParquetError(f"a text of {length:,} bytes in {field.name}")
+    return column.cast(kind).cast(field.type)
 
 
 def _widened(rows: pa.Table) -> pa.Table:

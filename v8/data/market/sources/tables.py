@@ -12,8 +12,8 @@ Separated values, with or without a header:
   trades or the quote volume, or the twelve columns of the exchange archive in its order.
 
 Of Arrow tables (Parquet and Feather) only the needed columns are read, and only if they hold numbers, times
-or text; metadata that pandas adds (indices, categories, types of its own) is ignored. A small file can claim
-any size, so the sizes that it states are added up before anything is decompressed.
+or text; metadata that pandas adds (indices, categories, types of its own) is ignored. A file of kilobytes can
+hold millions of rows, and claim any size: what its footer says is added up before anything is decompressed.
 
 The kind of a file is recognised by the ending of its name; `FILE_KINDS` lists all endings.
 """
@@ -33,11 +33,12 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from flatbuffers.table import Table
 from pyarrow import types
 
 from v8.base.errors import DataError, listed, shown
-from v8.base.parquet import FAULTS, ParquetContent, is_plain, longest_text
 from v8.base.reading import parse_json
 from v8.data.market import frames
 from v8.data.market.column_names import (
@@ -75,7 +76,6 @@ _LONGEST_TICKER: Final = 2  # a name of the time that is also a ticker is not lo
 MAX_UNPACKED_BYTES: Final = 2**31  # of a Feather file: sum of the buffers of all columns
 _MAX_TEXT: Final = 64  # longest number or time that is written as text, in bytes
 _INDEX_NAMES: Final = {"__index_level_0__": OPEN_TIME}  # how pandas writes an index without a name
-_FAULTS: Final = (*FAULTS, struct.error)
 _FEATHER_TAIL: Final = struct.Struct("<i6s")  # length of the footer, "ARROW1"
 _BATCH_PLACE: Final = struct.Struct("<qi4xq")  # where a batch starts, length of its header, of its body
 _MEMBER_2: Final = 8  # positions of the third and fourth member in the vtable of a flatbuffer
@@ -87,6 +87,14 @@ MAX_JSON_BYTES: Final = 2**28  # in memory a row of JSON takes five times as muc
 TableReader: TypeAlias = Callable[[bytes, Series, str], pd.DataFrame]
 """Reads the content of a file into the columns that `check_candles` needs; the text names the file in
 errors."""
+
+PARQUET_FAULTS: Final = (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError)
+"""Raised by the library for a file that is damaged or claims impossible sizes."""
+
+_PLAIN_TYPES: Final = (
+    *(types.is_integer, types.is_floating, types.is_decimal, types.is_timestamp, types.is_date),
+    *(types.is_string, types.is_large_string, types.is_string_view, types.is_null),
+)
 
 PACKING_FAULTS: Final = (
     *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, OSError, OverflowError),
@@ -245,9 +253,47 @@ def _read_as(kind: str, location: str, faults: tuple[type[Exception], ...]) -> I
         raise DataError(where=location, rule=f"must {kind}", got=got, fix="Replace the file") from error
 
 
+class ParquetContent:
+    """The content of a Parquet file, of which only the footer has been read.
+
+    The constructor raises one of `PARQUET_FAULTS` if the content is not a Parquet file.
+    """
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        file = pq.ParquetFile(pa.BufferReader(content))
+        self.schema: pa.Schema = file.schema_arrow
+        groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+        # The footer states the number twice, and readers use that of the groups.
+        self.num_rows: int = max(file.metadata.num_rows, sum(group.num_rows for group in groups))
+        self.num_bytes: int = sum(group.total_byte_size for group in groups)
+        """Size of all columns after decompression, in bytes, as the footer states it."""
+
+    def read(self, names: Sequence[str]) -> pa.Table:
+        """Read columns by their names; they must be plain ones (`is_plain`).
+
+        Texts are read as dictionaries, in which each text is stored once: a small file can repeat a long text
+        millions of times. Raises one of `PARQUET_FAULTS` if the columns are damaged.
+        """
+        texts = [name for name in names if types.is_string(self.schema.field(name).type)]
+        file = pq.ParquetFile(pa.BufferReader(self._content), read_dictionary=texts)
+        return file.read(columns=[*names], use_pandas_metadata=False)
+
+
+def is_plain(kind: pa.DataType) -> bool:
+    """Return whether a column type is numbers, times or text, or a dictionary of these."""
+    stored = kind.value_type if types.is_dictionary(kind) else kind
+    return any(is_kind(stored) for is_kind in _PLAIN_TYPES)
+
+
+def longest_text(texts: Iterable[Any]) -> int:
+    """Return the length of the longest text of Arrow arrays, in bytes; 0 without any."""
+    return max((pc.max(pc.binary_length(array)).as_py() or 0 for array in texts), default=0)
+
+
 def read_parquet_table(content: bytes, series: Series, location: str) -> pd.DataFrame:
     """Read a Parquet file; its open times may also be the index of a data frame. See `read_csv_table`."""
-    with _read_as("be a Parquet file", location, _FAULTS):
+    with _read_as("be a Parquet file", location, PARQUET_FAULTS):
         file = ParquetContent(content)
         columns = _plain_columns(file.schema, file.num_rows, series, location)
         return frames.settled(_frame(file.read(list(columns)), columns, location), series, location)
@@ -255,7 +301,7 @@ def read_parquet_table(content: bytes, series: Series, location: str) -> pd.Data
 
 def read_feather_table(content: bytes, series: Series, location: str) -> pd.DataFrame:
     """Read a Feather (Arrow) file of numbers and times; see `read_csv_table`."""
-    with _read_as("be a Feather file (of version 2)", location, _FAULTS):
+    with _read_as("be a Feather file (of version 2)", location, (*PARQUET_FAULTS, struct.error)):
         schema = pa.ipc.open_file(pa.BufferReader(content)).schema
         num_rows = _claimed_rows(content, location)
         columns = _plain_columns(schema, num_rows, series, location)
