@@ -46,9 +46,9 @@ def test_the_package_holds_no_other_file_that_others_licensed() -> None:
 
 
 def test_the_vendored_charts_are_as_their_makers_publish_them_and_have_their_licence_and_notice() -> None:
-    script = packaged("v8.base.vendor", "lightweight-charts.js")
+    script = packaged("v8.base", "vendor/lightweight-charts.js")
     assert digest_bytes(script.encode("utf-8")) == CHARTS_SHA256
     assert "Lightweight Charts™ v5.2.1" in script[:200]
     assert "Lightweight Charts 5.2.1" in TOLD
-    assert "Apache License" in packaged("v8.base.vendor", "LICENSE-lightweight-charts")[:200]
-    assert "https://www.tradingview.com/" in packaged("v8.base.vendor", "NOTICE-lightweight-charts")
+    assert "Apache License" in packaged("v8.base", "vendor/LICENSE-lightweight-charts")[:200]
+    assert "https://www.tradingview.com/" in packaged("v8.base", "vendor/NOTICE-lightweight-charts")

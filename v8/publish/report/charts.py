@@ -6,7 +6,7 @@ page's style sheet, so that it follows the reader's setting. The functions here 
 Plotly's terms. Plotly interprets some markup in labels, therefore names from files are escaped here.
 
 `candles.js` draws the chart of candles and forecasts, with the library `lightweight-charts`
-(`v8.base.vendor`), which a page holds once. The same forecasts are drawn for pictures by
+(`v8/base/vendor`), which a page holds once. The same forecasts are drawn for pictures by
 `v8.publish.report.figures.issued_on_the_way`.
 """
 

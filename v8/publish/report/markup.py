@@ -262,7 +262,7 @@ def plotly_library() -> Html:
 @cache
 def candle_library() -> Html:
     """Return the library of candle charts and the scripts that draw with it, about 0.2 MB."""
-    library = packaged("v8.base.vendor", "lightweight-charts.js")
+    library = packaged("v8.base", "vendor/lightweight-charts.js")
     return Html("\n".join([library, TOUCH, packaged("v8.publish.report", "candles.js")]))
 
 

@@ -75,7 +75,7 @@ _FILES: Final = {
     "/overview.js": (packaged("v8.annexes.live.app", "overview.js"), "text/javascript"),
     "/alerts.js": (packaged("v8.annexes.live.app", "alerts.js"), "text/javascript"),
     "/chart.js": (packaged("v8.annexes.live.app", "chart.js"), "text/javascript"),
-    "/lightweight-charts.js": (packaged("v8.base.vendor", "lightweight-charts.js"), "text/javascript"),
+    "/lightweight-charts.js": (packaged("v8.base", "vendor/lightweight-charts.js"), "text/javascript"),
     "/touch.js": (TOUCH, "text/javascript"),
     "/icon.svg": (packaged("v8.annexes.live.app", "icon.svg"), "image/svg+xml"),
     "/api.css": (packaged("v8.annexes.live.app", "api.css"), "text/css"),
