@@ -11,8 +11,8 @@ from v8.model.baselines.baselines import BASELINES
 from v8.profile.families import FAMILIES
 from v8.profile.indicators import FEATURES
 from v8.profile.tasks import TASKS
+from v8.runs.events import TRACKERS
 from v8.runs.options import ENGINES
-from v8.runs.trackers import TRACKERS
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ from v8.publish.report.verdict import relative_to_naive, verdict
 from v8.runs import events
 from v8.runs.backtest import Backtest, BacktestPlan, BacktestResults, hold_backtest, read_results, run_folds
 from v8.runs.estimate import ProgressEstimate
-from v8.runs.events import ObserverGroup, RunContext, RunObserver, RunSummary
+from v8.runs.events import ObserverGroup, RunContext, RunObserver, RunSummary, followers
 from v8.runs.execution import run_plan
 from v8.runs.options import (
     BacktestOptions,
@@ -53,7 +53,6 @@ from v8.runs.options import (
 )
 from v8.runs.plan import Engine
 from v8.runs.run_folder import read_run
-from v8.runs.trackers import followers
 
 ACTUAL_ENDING: Final = "_actual"
 FOLDER: Final = "folder"

@@ -26,7 +26,7 @@ from v8.data.market.sources.source import (
     with_nearest,
 )
 from v8.profile.profile import TABLES_PLACE, Profile, load_profile
-from v8.runs.trackers import TRACKERS
+from v8.runs.events import TRACKERS
 
 if TYPE_CHECKING:
     from v8.runs.backtest import Backtest

@@ -18,13 +18,13 @@ import pandas as pd
 import pytest
 from float32_steps import assert_same_frames
 
+from v8.annexes.tracking import MlflowRuns, check_mlflow
 from v8.annexes.tracking.mlflow_loader import _load_pyfunc
-from v8.annexes.tracking.trackers import MlflowRuns, check_mlflow
 from v8.base.errors import ProfileError
 from v8.base.storage import digest_file, write_json
 from v8.forecaster.forecaster import Forecaster
 from v8.forecaster.metadata import read_metadata
-from v8.runs.trackers import TrackedRun, TrackerError
+from v8.runs.events import TrackedRun, TrackerError
 
 SERIES = "BTCUSDT-1h"
 needs_mlflow = pytest.mark.skipif(find_spec("mlflow") is None, reason="mlflow is not installed")

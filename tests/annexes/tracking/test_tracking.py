@@ -24,9 +24,20 @@ from v8.data.market.series import Series
 from v8.model.evaluation.evaluation import Evaluation
 from v8.model.training.trainer import EpochRecord
 from v8.profile.profile import load_profile
-from v8.runs.events import EpochEnded, Event, Note, RunContext, SeriesOutcome
+from v8.runs.events import (
+    TRACKERS,
+    EpochEnded,
+    Event,
+    Follower,
+    Note,
+    RunContext,
+    SeriesOutcome,
+    TrackerError,
+    TrackerKind,
+    check_trackers,
+    followers,
+)
 from v8.runs.plan import Plan
-from v8.runs.trackers import TRACKERS, Follower, TrackerError, TrackerKind, check_trackers, followers
 
 REPOSITORY = Path(__file__).parents[3]
 SERIES = Series("BTCUSDT", "15m")
@@ -152,7 +163,7 @@ def run_python(code: str, **variables: str) -> str:
 
 @pytest.mark.process
 def test_nothing_is_imported_that_was_not_asked_for() -> None:
-    code = "import sys, v8.runs.trackers\nprint({'tensorboard', 'wandb', 'tensorflow'} & set(sys.modules))"
+    code = "import sys, v8.runs.events\nprint({'tensorboard', 'wandb', 'tensorflow'} & set(sys.modules))"
     assert run_python(code) == "set()"
 
 
@@ -161,8 +172,8 @@ def test_event_files_are_written_without_tensorflow(tmp_path: Path) -> None:
     code = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from v8.annexes.tracking.trackers import EventFiles\n"
-        "from v8.runs.trackers import TrackedRun\n"
+        "from v8.annexes.tracking import EventFiles\n"
+        "from v8.runs.events import TrackedRun\n"
         f"files = EventFiles(TrackedRun(Path({str(tmp_path)!r}), {{}}, 'demo'))\n"
         "files.log('BTCUSDT-15m', 1, {'loss/train': 0.5})\n"
         "files.finish('BTCUSDT-15m')\n"
@@ -176,7 +187,7 @@ def test_event_files_are_written_without_tensorflow(tmp_path: Path) -> None:
 def test_wandb_without_a_login_is_refused_and_told_of_the_offline_mode(tmp_path: Path) -> None:
     # An address at which nobody listens: the refusal needs no network.
     code = (
-        "from v8.runs.trackers import check_trackers\n"
+        "from v8.runs.events import check_trackers\n"
         "from v8.base.errors import ProfileError\n"
         "try:\n"
         "    check_trackers(['wandb'])\n"

@@ -1,6 +1,6 @@
 """Loads a logged model for MLflow: candles in, the forecast in price units out.
 
-This file is copied beside each logged model (`v8.annexes.tracking.trackers`) and imported there by its own
+This file is copied beside each logged model (`v8.annexes.tracking`) and imported there by its own
 name, where v8 need not exist.
 """
 
