@@ -1,7 +1,8 @@
 """Places that hold models: run folders, folders of one series, repositories on the Hub and their manifests.
 
 All models that are opened from a repository are of one commit: the one that the revision stood for when the
-first of them was opened. A published repository has these files:
+first of them was opened. A series without a model is forecast by those of other series (`PooledForecaster`).
+A published repository has these files:
 
     README.md                                          the model card
     leaderboard.csv, leaderboard.png                   the leaderboard
@@ -22,26 +23,28 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import BeforeValidator, ConfigDict, Field
 
 from v8.base import records
 from v8.base.errors import ArtifactError, PullError, listed, shown
 from v8.base.process import command
 from v8.base.reading import read_json_object
-from v8.base.storage import digest_file
+from v8.base.storage import digest_bytes, digest_file
 from v8.data.market.series import by_series, is_series_name, series_advice
 from v8.forecaster.forecaster import Forecaster
 from v8.forecaster.metadata import HISTORY_FILE, METADATA_FILE, MODEL_FILE, ONNX_FILE, read_metadata
-from v8.forecaster.pooled import PooledForecaster
 from v8.forecaster.series_artifact import README_FILE
 from v8.forecaster.shared_models import SharedModels
 from v8.forecaster.standalone import FEATURES_FILE
 from v8.model.evaluation.leaderboard import LEADERBOARD_FILE
+from v8.model.networks.published import Forecasts
 from v8.publish.report.card import FORECAST_PICTURE, MODELS_FOLDER
 from v8.runs.run_folder import RUN_FILE, RUNS, folder_advice, read_run
 from v8.runs.serving import served_folder
@@ -150,6 +153,67 @@ class ModelPlace(ABC):
     def serving(self, series: str) -> Forecaster:
         """Return the model that serves a series; it is opened again only when another model serves it."""
         return self._models.serving(series, self.version_of(series), lambda: self.open(series))
+
+
+class PooledForecaster(Forecaster):
+    """Models of one profile and timeframe, used as one model for series that it was not trained on.
+
+    Models forecast ranges relative to earlier ranges, so the price and the volatility of a series hardly matter;
+    docs/research/pooled.md has the figures. The median of coherent forecasts is coherent, too: low <= open,
+    close <= high, and quantiles do not cross.
+
+    Its digest is made from the digests of its members. Its paths are those of its first member, adjusted to
+    its own quantiles.
+
+    Args:
+        series: The series that it forecasts.
+        members: The models; members of another profile than that of the first are left out.
+    """
+
+    trained_on = "other series"
+
+    def __init__(self, series: str, members: Sequence[Forecaster]) -> None:
+        first = members[0].about
+        self.members = [member for member in members if member.about.profile_digest == first.profile_digest]
+        content = dict(first.content)
+        for section in ("evaluation", "quantiles"):  # of the first member alone
+            content.pop(section, None)
+        features = [
+            replace(feature, value_range=self._value_range(feature.name)) for feature in first.features
+        ]
+        digests = "".join(member.about.model_sha256 for member in self.members)
+        metadata = replace(
+            first,
+            series=series,
+            content=content,
+            features=tuple(features),
+            model_sha256=digest_bytes(digests.encode()),
+        )
+        super().__init__(metadata, members[0].model, revision=members[0].revision)
+        self.trained_until_s = max(member.trained_until_s for member in self.members)
+        names = listed([str(member.series) for member in self.members])
+        self.origin_lines = (f"{series} has no model: this is the median of what those of {names} say.",)
+
+    def _value_range(self, name: str) -> tuple[float, float] | None:
+        """Return the smallest and the largest value of a feature in the training of all members."""
+        all_ranges = [member.about.value_ranges for member in self.members]
+        ranges = [by_name[name] for by_name in all_ranges if name in by_name]
+        if not ranges:
+            return None
+        return min(low for low, _ in ranges), max(high for _, high in ranges)
+
+    def forecast_all(self, windows_NTF: NDArray[np.float32]) -> Forecasts:
+        """Forecast raw feature windows: the medians over members of point forecasts and of each quantile."""
+        forecasts = [member.forecast_all(windows_NTF) for member in self.members]
+        return Forecasts(
+            _medians([forecast.points for forecast in forecasts]),
+            _medians([forecast.quantiles for forecast in forecasts]),
+        )
+
+
+def _medians(forecasts: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
+    """Return the element-wise medians of arrays, per task."""
+    return {task: np.median([by_task[task] for by_task in forecasts], axis=0) for task in forecasts[0]}
 
 
 class _Folder(ModelPlace):
