@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from ledger_entries import FIRST_S, ISSUER, made_entry
 
 from v8.annexes.live.ledger.database import Ledger
-from v8.annexes.live.ledger.publishing import (
+from v8.annexes.live.publishing import (
     OddParquetError,
     _counted_rows,
     _day_tables,

@@ -20,8 +20,8 @@ from typer.testing import CliRunner
 
 from v8.annexes.live.ledger.database import Ledger
 from v8.annexes.live.ledger.entries import Entry, Score
-from v8.annexes.live.ledger.publishing import LedgerDataset
 from v8.annexes.live.ledger.record import live_record
+from v8.annexes.live.publishing import LedgerDataset
 from v8.base.errors import PublishError
 from v8.base.wording import number
 from v8.cli.app import app

@@ -137,7 +137,7 @@ def track(
 
     print_record(ledger, place, names, output_format)
     if publish:
-        from v8.annexes.live.ledger.publishing import publish_record
+        from v8.annexes.live.publishing import publish_record
 
         publish_record(ledger, place, publish, is_repairing=repair)
 

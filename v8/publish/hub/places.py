@@ -158,9 +158,9 @@ class ModelPlace(ABC):
 class PooledForecaster(Forecaster):
     """Models of one profile and timeframe, used as one model for series that it was not trained on.
 
-    Models forecast ranges relative to earlier ranges, so the price and the volatility of a series hardly matter;
-    docs/research/pooled.md has the figures. The median of coherent forecasts is coherent, too: low <= open,
-    close <= high, and quantiles do not cross.
+    Models forecast ranges relative to earlier ranges, so the price and the volatility of a series hardly
+    matter; docs/research/pooled.md has the figures. The median of coherent forecasts is coherent, too: low <=
+    open, close <= high, and quantiles do not cross.
 
     Its digest is made from the digests of its members. Its paths are those of its first member, adjusted to
     its own quantiles.

@@ -21,7 +21,7 @@ from packaging.utils import canonicalize_name
 from typer.testing import CliRunner
 
 from v8.annexes.live.app import places
-from v8.annexes.live.app.space import DISTRIBUTION, StagedSpace, pinned
+from v8.annexes.live.publishing import DISTRIBUTION, StagedSpace, pinned
 from v8.base.errors import PublishError
 from v8.cli.app import app
 from v8.data.market.series import Series

@@ -1,4 +1,6 @@
-"""Publishes the live record: a ledger as an append-only dataset on the Hub.
+"""Publishes the present to the Hub: the live record as a dataset, and the page as a Space.
+
+A ledger becomes an append-only dataset:
 
     README.md                       the record so far, compared with naive and the best baseline
     forecasts/2026-11-23.parquet    forecasts for the closes of a day: a row a forecaster and bar ahead
@@ -9,12 +11,26 @@ sent. Files are compared by the id that the Hub lists, and files that differ are
 with rows that were published twice is sent again only on request (`is_repairing`). There is one commit a day:
 if closes of today are published already, forecasts written since are sent tomorrow. The dataset holds neither
 actual values nor candles; with the candles of the digests anybody can compute the scores again.
+
+A Space is an application that shows published models:
+
+    README.md           settings of the Space for the Hub, and a description
+    LICENSE             of the package
+    Dockerfile          this version of Python, the pinned packages, the command that serves the page
+    requirements.txt    every package that the page needs, at the version that is installed here
+    v8/...              the package itself, because it is on no public index
+
+The same v8 in the same environment gives the same bytes: no file contains the current time. A Space that
+holds files that neither the Hub nor v8 has put there is refused. Files below `v8/` that were published before
+and are not needed any more are removed in the same commit.
 """
 
 import re
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import metadata
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +39,9 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 from pyarrow import parquet
 
 from v8.annexes.live.ledger.database import Ledger
@@ -31,18 +50,22 @@ from v8.annexes.live.ledger.printing import record_sentences, record_table
 from v8.annexes.live.ledger.record import live_board, live_record
 from v8.api.board import board_markdown
 from v8.base.errors import PublishError, listed
-from v8.base.storage import packaged, passing_folder, write_text
+from v8.base.storage import packaged, passing_folder, write_bytes, write_text
 from v8.base.terminal import print_message
+from v8.base.version import VERSION
 from v8.base.wording import plural
 from v8.cli.shared import publish_staged
 from v8.data.market.series import iso
+from v8.data.market.sources.source import SOURCES, present_source
 from v8.data.market.sources.tables import PARQUET_FAULTS, ParquetContent, is_plain, longest_text
 from v8.forecaster.model_file import MAX_UNPACKED_BYTES
+from v8.profile.profile import config_path
 from v8.profile.tasks import TASKS
 from v8.publish.hub import hub_endpoint
 from v8.publish.hub.client import check_repo_name, is_listed
 from v8.publish.hub.places import CARD_FILE
 from v8.publish.hub.publish import Publication, RemoteRepo, RemoteState
+from v8.publish.hub.pull import pull
 
 _DAY_FILE: Final = re.compile(r"(forecasts|scores)/[0-9]{4}-[0-9]{2}-[0-9]{2}\.parquet")
 _MAX_COPIES: Final = 8  # a published file with more than so many times the rows of ours is not read
@@ -358,3 +381,128 @@ def publish_record(ledger: Path, place: Path | str, repo: str, *, is_repairing: 
         published = publish_staged(staged, repo, print_message)
     unsent = f"Nothing was sent: {published.url} has closes of today, or all that there is."
     print_message(f"Published: {published.url}" if published.sent else unsent)
+
+
+PORT: Final = 7860  # on which a Space listens
+SOURCE: Final = "live"  # candle source of a Space
+PACKAGE_FOLDER: Final = "v8"  # all files below it are published by v8
+DISTRIBUTION: Final = ("v8-forecasters", "app")
+"""The name under which v8 is installed, and the extra that the page needs."""
+
+_LINUX: Final = {
+    "os_name": "posix",
+    "sys_platform": "linux",
+    "platform_system": "Linux",
+    "platform_machine": "x86_64",
+}
+"""Markers of the system of a Space; the system that publishes it may be another one."""
+
+
+@dataclass(frozen=True)
+class StagedSpace(Publication):
+    """The files of a Space."""
+
+    kind = "space"
+    flag = "param:space"
+    ordinary = frozenset({".gitattributes", "README.md", "LICENSE"})
+    marker = f"{PACKAGE_FOLDER}/__main__.py"
+    rule = "a page goes into a new Space, or one that v8 published"
+
+    folder: Path
+    paths: tuple[str, ...]
+    title: str
+
+    def is_removed(self, path: str) -> bool:
+        """Return whether a file belongs to the package that was published before."""
+        return path.startswith(f"{PACKAGE_FOLDER}/")
+
+
+def stage_space(folder: Path, space: str, repo: str) -> StagedSpace:
+    """Write the files of the Space of published models into an empty folder.
+
+    Args:
+        folder: The empty folder.
+        space: `user/name` of the Space.
+        repo: `user/name` of the repository with the models.
+
+    Raises:
+        PublishError: If a package that the page needs is not installed here, so that its version is unknown.
+        PullError: If this user can read no published models in `repo`.
+    """
+    published = pull(repo, ()).manifest
+    sources = sorted({present_source(span.source) for span in published.data.values()})
+    # Candles of the present: those of the market that the models were trained on, where a source has them.
+    source = next((name for name in sources if name in {kind.present for kind in SOURCES.values()}), SOURCE)
+    python = ".".join(map(str, sys.version_info[:2]))
+    values = {
+        "repo": repo,
+        "port": PORT,
+        "source": source,
+        "python": python,
+        "version": VERSION,
+        "title": space.partition("/")[2],
+        "page": f"{hub_endpoint()}/{repo}",
+    }
+    for name in ("Dockerfile", "LICENSE", "README.md"):
+        write_text(folder / name, packaged("v8.annexes.live.app", f"space.{name}").format(**values))
+    package_name, extra = DISTRIBUTION
+    write_text(folder / "requirements.txt", "\n".join(pinned(package_name, extra)) + "\n")
+    package = Path(__file__).parents[2]
+    for file in sorted(file for file in package.rglob("*.*") if file.suffix != ".pyc"):
+        write_bytes(folder / PACKAGE_FOLDER / file.relative_to(package), file.read_bytes())
+    for file in sorted(config_path("universe").parent.glob("*.yaml")):
+        write_bytes(folder / PACKAGE_FOLDER / "configs" / file.name, file.read_bytes())
+    paths = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    return StagedSpace(folder, tuple(paths), f"Publish the page of {repo}")
+
+
+def pinned(package: str, extra: str) -> list[str]:
+    """Pin all packages that a package with an extra needs on Linux, at the versions that are installed here.
+
+    Returns:
+        Lines `name==version`, sorted by name, without the package itself.
+
+    Raises:
+        PublishError: If the package, or one that it needs directly, is not installed.
+    """
+    versions: dict[str, str] = {}
+    pending = [_Dependency(package, extra, is_direct=True)]
+    visited: set[_Dependency] = set()
+    while pending:
+        dependency = pending.pop()
+        if dependency in visited:
+            continue
+        visited.add(dependency)
+        name = dependency.name
+        try:
+            distribution = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            if not dependency.is_direct:
+                continue  # a package for Linux only, and this system is another: pip will choose its version
+            raise PublishError(
+                where="param:space",
+                rule="pins what the page needs at the versions that are installed here",
+                got=f"no package {name}",
+                fix="Install v8 with its extra app: python -m pip install '/path/to/checkout[app]'",
+            ) from None
+        versions[name] = Version(distribution.version).public
+        for needed_name, needed_extra in _requirements(distribution.requires or (), dependency.extra):
+            pending.append(_Dependency(needed_name, needed_extra, is_direct=name == package))
+    return [f"{name}=={versions[name]}" for name in sorted(versions) if name != package]
+
+
+@dataclass(frozen=True)
+class _Dependency:
+    """A package that is needed, with one of its extras, "" for none."""
+
+    name: str
+    extra: str
+    is_direct: bool  # whether it is the package itself, or one that the package needs directly
+
+
+def _requirements(lines: Iterable[str], extra: str) -> Iterator[tuple[str, str]]:
+    """Yield name and extra of what a package needs on Linux: once without extra, and once for each extra."""
+    for requirement in map(Requirement, lines):
+        if requirement.marker is None or requirement.marker.evaluate({**_LINUX, "extra": extra}):
+            for needed_extra in ("", *requirement.extras):
+                yield canonicalize_name(requirement.name), needed_extra
