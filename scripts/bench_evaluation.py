@@ -36,8 +36,8 @@ from v8.base.hardware import describe_machine
 from v8.data.features import compute_table
 from v8.data.market.series import Series
 from v8.data.market.sources.source import open_source
-from v8.data.windows.dataset import prepare_series, table_columns
-from v8.data.windows.span import Span
+from v8.data.span import Span
+from v8.data.windows import prepare_series, table_columns
 from v8.model.baselines.baselines import BASELINES
 from v8.model.evaluation.evaluation import evaluate_quantiles, evaluate_test_span
 from v8.model.training.trainer import FleetMember, Trainer

@@ -149,7 +149,7 @@ WRITTEN: Final = (
     Words("v8/model/training/trainer.py", STAGE, ("build", "compile", "train", "validate")),
     Words("v8/publish/report/figures.py", "Candles that a line is about.", ("train", "validation")),
     Words("v8/annexes/live/app/answers.py", "A part of the candles.", ("train", "validation", "test")),
-    Words("v8/data/windows/dataset.py", FACT, ("embargo bars",)),
+    Words("v8/data/windows.py", FACT, ("embargo bars",)),
     Words(
         "v8/data/market/frames.py",
         "A unit that times were written in.",

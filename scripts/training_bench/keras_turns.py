@@ -16,7 +16,7 @@ from keras import ops
 
 from training_bench.turn import Stopwatch, Stretch, Turn, arrays_of, demo_series, load_sized_profile
 from v8.base.hardware import device_of, has_gpu, peak_bytes_of
-from v8.data.windows.dataset import FleetWindows, Indices, SeriesData, Tables
+from v8.data.windows import FleetWindows, Indices, SeriesData, Tables
 from v8.model.training.probe import CPU_MATMUL_SIZE, GPU_MATMUL_SIZE, keras_network, median_rate
 from v8.model.training.progress import EpochRecord
 from v8.model.training.state import FleetState, epoch_iterator, on_device

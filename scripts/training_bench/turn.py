@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from v8.data.features import compute_table
 from v8.data.market.series import load_universe
 from v8.data.market.sources.demo import DemoSource
-from v8.data.windows.dataset import SeriesData, prepare_series, table_columns
+from v8.data.windows import SeriesData, prepare_series, table_columns
 from v8.profile.profile import Profile, load_profile
 
 Turn: TypeAlias = Callable[[float], dict[str, Any]]

@@ -15,7 +15,7 @@ import v8
 from v8.base.errors import ArgumentError, ArtifactError
 from v8.data.features import compute_table
 from v8.data.market.series import iso
-from v8.data.windows.dataset import SeriesData, prepare_series, table_columns
+from v8.data.windows import SeriesData, prepare_series, table_columns
 from v8.model.baselines.baselines import BASELINES, Baseline, reference_baseline
 from v8.model.evaluation.evaluation import evaluate_test_span
 from v8.profile.profile import Profile

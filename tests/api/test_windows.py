@@ -16,7 +16,7 @@ from tiny_profiles import tiny_profile
 import v8
 from v8.base.errors import ArgumentError, DataError
 from v8.data.features import compute_table
-from v8.data.windows.dataset import FleetWindows, prepare_series, table_columns
+from v8.data.windows import FleetWindows, prepare_series, table_columns
 from v8.profile.profile import Profile
 
 pytestmark = pytest.mark.tf

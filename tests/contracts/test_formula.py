@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from v8.base.errors import ProfileError
-from v8.data.windows.dataset import fewest_bars
+from v8.data.windows import fewest_bars
 from v8.model.evaluation.evaluation import Evaluation
 from v8.model.networks.networks import build_network
 from v8.profile.profile import Profile, load_profile

@@ -13,7 +13,7 @@ from demo_jobs import demo_jobs
 from tiny_profiles import demo_table, tiny_profile
 
 import v8
-from v8.data.windows.dataset import prepare_series
+from v8.data.windows import prepare_series
 from v8.profile.families import FAMILIES
 from v8.profile.family import Family, Layers, NetworkSettings, NetworkShape, Units, dense_flop
 from v8.runs.events import Event, EventCallback, Note

@@ -11,8 +11,8 @@ from keras_3_10 import unknown_keys
 from network_profiles import network_profiles
 from tiny_profiles import demo_table
 
-from v8.data.windows.dataset import FleetWindows, prepare_series
-from v8.data.windows.span import Span
+from v8.data.span import Span
+from v8.data.windows import FleetWindows, prepare_series
 from v8.forecaster.model_file import check_keras_file
 from v8.model.training.state import on_device
 from v8.model.training.trainer import FleetMember, Trainer

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from tiny_profiles import tiny_profile
 
-from v8.data.windows.scaling import Scaling
-from v8.data.windows.span import PastSpan, Span
+from v8.data.scaling import Scaling
+from v8.data.span import PastSpan, Span
 from v8.model.baselines.baselines import BASELINES, Baseline, Forecast
 from v8.profile.columns import TASK_OHLC
 

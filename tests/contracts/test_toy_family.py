@@ -21,7 +21,7 @@ from tiny_profiles import demo_table, tiny_profile
 
 import v8
 from v8.base.errors import ProfileError
-from v8.data.windows.dataset import prepare_series
+from v8.data.windows import prepare_series
 from v8.model.networks.networks import build_network, counterparts
 from v8.model.networks.programs import training_flop_per_window
 from v8.model.networks.stacked_layers import TWINS, StackedLayer, twin_of

@@ -13,7 +13,7 @@ from tiny_profiles import demo_data, demo_table, table_with, tiny_profile
 
 from v8.base.errors import ArtifactError
 from v8.base.storage import write_json
-from v8.data.windows.dataset import SeriesData
+from v8.data.windows import SeriesData
 from v8.forecaster.series_artifact import SAMPLE_BARS, ForecastSample, read_sample, sample_forecasts
 
 
@@ -69,7 +69,7 @@ def test_each_forecast_is_the_one_that_was_issued_after_its_row(
 
 
 def test_no_forecast_reaches_across_a_hole() -> None:
-    from v8.data.windows.dataset import prepare_series
+    from v8.data.windows import prepare_series
 
     profile = tiny_profile()
     table = demo_table(profile)

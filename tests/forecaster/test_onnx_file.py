@@ -26,7 +26,7 @@ from v8.base.arrays import MAX_STEPS
 from v8.base.errors import ArtifactError, ProfileError
 from v8.base.storage import digest_file
 from v8.cli.app import app
-from v8.data.windows.dataset import SeriesData
+from v8.data.windows import SeriesData
 from v8.forecaster import onnx_file
 from v8.forecaster.forecaster import Forecaster
 from v8.forecaster.metadata import ModelShapes, read_metadata

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from rolled import naive
 
-from v8.data.windows.dataset import SeriesData
-from v8.data.windows.span import Span
+from v8.data.span import Span
+from v8.data.windows import SeriesData
 from v8.model.baselines.baselines import BASELINES
 from v8.model.evaluation.evaluation import (
     MODEL,

@@ -13,8 +13,8 @@ from tiny_profiles import tiny_profile
 
 from v8.data.features import FeatureTable
 from v8.data.market.series import Series
-from v8.data.windows.scaling import Scaling, TargetForm, TaskScaling
-from v8.data.windows.span import Span
+from v8.data.scaling import Scaling, TargetForm, TaskScaling
+from v8.data.span import Span
 from v8.model.baselines.baselines import BASELINES
 from v8.profile.profile import Profile
 from v8.profile.tasks import TASKS

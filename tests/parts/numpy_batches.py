@@ -7,7 +7,7 @@ from itertools import islice
 
 import numpy as np
 
-from v8.data.windows.dataset import Batch, FleetWindows, Indices, gathered
+from v8.data.windows import Batch, FleetWindows, Indices, gathered
 
 
 def training_batches(

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from v8.data.windows.scaling import Scaling, TargetForm, restore
-from v8.data.windows.span import Span
+from v8.data.scaling import Scaling, TargetForm, restore
+from v8.data.span import Span
 from v8.profile.tasks import TASKS
 
 

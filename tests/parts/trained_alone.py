@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from v8.base.errors import DivergedError
-from v8.data.windows.dataset import SeriesData
+from v8.data.windows import SeriesData
 from v8.model.training.trainer import FleetMember, Trainer, TrainingResult
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from v8.base.errors import DataError
 from v8.data.market.series import Series
-from v8.data.windows.dataset import rows_needed, split_rows, table_columns
+from v8.data.windows import rows_needed, split_rows, table_columns
 from v8.profile.indicators import warmup_bars
 from v8.profile.profile import Profile, load_profile
 from v8.runs.backtest import CandleSpan, fewest_step_bars, lay_folds

@@ -16,8 +16,8 @@ from v8.base.errors import ArtifactError
 from v8.data.features import compute_table
 from v8.data.market.series import Series
 from v8.data.market.sources.demo import DemoSource
-from v8.data.windows.dataset import SeriesData, prepare_series, table_columns
-from v8.data.windows.span import Span
+from v8.data.span import Span
+from v8.data.windows import SeriesData, prepare_series, table_columns
 from v8.model.baselines.ranges import MEMBERS, fit_formulas
 from v8.model.networks.networks import build_network
 from v8.model.networks.published import forecast_windows

@@ -10,7 +10,7 @@ from tiny_profiles import demo_data, tiny_profile
 
 from v8.base.errors import DataError
 from v8.data.market.series import Series, load_universe
-from v8.data.windows.dataset import windows_without_holes
+from v8.data.windows import windows_without_holes
 from v8.runs.options import RunOptions
 from v8.runs.plan import make_plan, series_seed
 

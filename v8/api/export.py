@@ -43,8 +43,8 @@ from v8.data.market.candles import Candles, pin_of
 from v8.data.market.companions import Companions
 from v8.data.market.series import series_advice
 from v8.data.market.sources.source import CandleSource, OpenedSource, cached_views
-from v8.data.windows.dataset import split_rows, table_columns, window_anchors
-from v8.data.windows.span import Span
+from v8.data.span import Span
+from v8.data.windows import split_rows, table_columns, window_anchors
 from v8.forecaster.forecaster import Forecaster
 from v8.forecaster.metadata import HISTORY_FILE, METADATA_FILE, MODEL_FILE, ONNX_FILE, read_metadata
 from v8.forecaster.series_artifact import README_FILE, store_onnx

@@ -21,7 +21,7 @@ from v8.data.market.candles import Candles
 from v8.data.market.companions import Companions
 from v8.data.market.frames import RawCandles, candle_table, read_open_times
 from v8.data.market.series import TIMEFRAME_S, TIMEFRAMES, Series, iso
-from v8.data.windows.dataset import (
+from v8.data.windows import (
     FEWEST_FITTED_WINDOWS,
     SPANS,
     FleetWindows,

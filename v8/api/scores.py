@@ -30,8 +30,8 @@ from v8.data.market.companions import Companions
 from v8.data.market.frames import RawCandles
 from v8.data.market.series import Series, is_series_name
 from v8.data.market.sources.source import open_source
-from v8.data.windows.dataset import SeriesData, prepare_series, table_columns, whole_span
-from v8.data.windows.span import Span
+from v8.data.span import Span
+from v8.data.windows import SeriesData, prepare_series, table_columns, whole_span
 from v8.model.baselines.baselines import BASELINES, NAIVE, reference_baseline
 from v8.model.evaluation.board import KEYS, SeriesForecasts, in_windows
 from v8.profile.columns import CLOSE

@@ -35,7 +35,7 @@ from v8.base.records import (
 from v8.base.storage import digest_file
 from v8.data.market.candles import CandlePin, Candles, pin_of
 from v8.data.market.series import Series, SeriesName
-from v8.data.windows.scaling import Scaling
+from v8.data.scaling import Scaling
 from v8.model.baselines.baselines import reference_baseline
 from v8.model.evaluation.evaluation import Evaluation, QuantileEvaluation
 from v8.model.evaluation.leaderboard import SeriesResult, Verdicts, read_result, references, verdicts_of

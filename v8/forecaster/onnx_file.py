@@ -27,7 +27,7 @@ from onnx import TensorProto, helper
 from v8.base.arrays import MAX_STEPS
 from v8.base.errors import ArtifactError, shown
 from v8.base.storage import digest_bytes, write_bytes
-from v8.data.windows.span import Span
+from v8.data.span import Span
 from v8.forecaster.metadata import ModelShapes
 from v8.forecaster.onnx_contents import (
     SERIES_KEY,

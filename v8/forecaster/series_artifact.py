@@ -29,7 +29,7 @@ from v8.base.reading import read_json_object
 from v8.base.records import Count, Number, OpenTime, Text, adapter, check_format, checked
 from v8.base.storage import digest_file, packaged, write_json, write_text
 from v8.base.wording import Table, as_code, number, plural
-from v8.data.windows.dataset import SeriesData
+from v8.data.windows import SeriesData
 from v8.forecaster.metadata import (
     ERROR_FILE,
     HISTORY_FILE,

@@ -36,7 +36,7 @@ from v8.base.arrays import FloatArray, steps_apart
 from v8.base.errors import ArtifactError, ProfileError
 from v8.base.registry import require_package
 from v8.base.storage import digest_bytes
-from v8.data.windows.scaling import SILENT_SCALE, ColumnScaling, Scaling, Transform
+from v8.data.scaling import SILENT_SCALE, ColumnScaling, Scaling, Transform
 from v8.forecaster import model_file
 from v8.forecaster.metadata import MODEL_FILE, ONNX_FILE, Metadata
 from v8.forecaster.model_file import keras_errors_translated

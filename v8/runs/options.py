@@ -181,7 +181,7 @@ class RunOptions(Options):
         epochs = self.epochs
         precision = "float32" if self.no_mixed_precision else self.precision
         if self.smoke:
-            from v8.data.windows.dataset import fewest_bars  # noqa: PLC0415 - usage errors come before it
+            from v8.data.windows import fewest_bars  # noqa: PLC0415 - usage errors come before it
 
             bars = fewest_bars(profile) + SMOKE_SPARE_BARS if bars is None else bars
             epochs = SMOKE_EPOCHS if epochs is None else epochs

@@ -23,8 +23,8 @@ from v8.base.hardware import describe_machine, peak_process_bytes, versions
 from v8.base.storage import write_with
 from v8.data.feature_store import FeatureStore
 from v8.data.market.series import Series
-from v8.data.windows.dataset import SeriesData, prepare_series, table_columns
-from v8.data.windows.span import Span
+from v8.data.span import Span
+from v8.data.windows import SeriesData, prepare_series, table_columns
 from v8.forecaster.metadata import MODEL_FILE, ONNX_FILE, FeatureInfo, MetadataDraft, TrainingInfo
 from v8.forecaster.series_artifact import complete_artifact, sample_forecasts
 from v8.model.baselines.ranges import (

@@ -38,8 +38,8 @@ from numpy.typing import NDArray
 from v8.base.arrays import FloatArray
 from v8.base.errors import ProfileError, SeriesError
 from v8.base.process import report_waiting
-from v8.data.windows.scaling import Scaling
-from v8.data.windows.span import Span
+from v8.data.scaling import Scaling
+from v8.data.span import Span
 from v8.model.baselines.baselines import BASELINES, Baseline, Forecast, TaskForecasts
 from v8.profile.columns import CLOSE, HIGH, LOW, TASK_OHLC
 from v8.profile.formulas import RANGE_TO_VARIANCE

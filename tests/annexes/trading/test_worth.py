@@ -17,8 +17,8 @@ from v8.base.errors import ArtifactError
 from v8.cli.app import app
 from v8.data.features import compute_table
 from v8.data.market.checks import check_candles
-from v8.data.windows.dataset import SeriesData, prepare_series, table_columns
-from v8.data.windows.span import Span
+from v8.data.span import Span
+from v8.data.windows import SeriesData, prepare_series, table_columns
 from v8.forecaster.forecaster import Forecaster
 from v8.model.evaluation.evaluation import MODEL
 

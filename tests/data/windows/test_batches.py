@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy_batches import span_batches, training_batches
 from tiny_profiles import demo_data, demo_table, table_with, tiny_profile, tiny_ranged_profile
 
-from v8.data.windows.dataset import (
+from v8.data.windows import (
     FleetWindows,
     batched_indices,
     epoch_order,
@@ -149,8 +149,8 @@ import resource, sys
 import numpy as np
 sys.path[:0] = [{tests!r}, {tests!r} + "/parts"]
 from tiny_profiles import demo_table, tiny_profile
-from v8.data.windows.dataset import prepare_series
-from v8.data.windows.dataset import FleetWindows
+from v8.data.windows import prepare_series
+from v8.data.windows import FleetWindows
 from numpy_batches import training_batches
 profile = tiny_profile(lookback_bars={lookback}, newest_bars=6000)
 data = prepare_series(demo_table(profile), profile)

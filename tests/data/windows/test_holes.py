@@ -11,7 +11,7 @@ from v8.data.features import MANY_HOLES, compute_table
 from v8.data.market.candles import Candles
 from v8.data.market.checks import check_candles
 from v8.data.market.series import Series
-from v8.data.windows.dataset import SPANS, count_kept, prepare_series, table_columns
+from v8.data.windows import SPANS, count_kept, prepare_series, table_columns
 from v8.profile.profile import load_profile
 
 START_S = 1_704_067_200

@@ -9,9 +9,9 @@ from tiny_profiles import demo_data, demo_table, table_with, tiny_profile, tiny_
 from v8.base.errors import SeriesError
 from v8.data.features import FeatureTable
 from v8.data.market.series import Series
-from v8.data.windows.dataset import prepare_series
-from v8.data.windows.scaling import Scaling, TargetForm, fit_scaling
-from v8.data.windows.span import Span
+from v8.data.scaling import Scaling, TargetForm, fit_scaling
+from v8.data.span import Span
+from v8.data.windows import prepare_series
 from v8.model.training.step import fleet_loss
 
 BY_HAND = ("open", "high", "low", "close", "recent_range")

@@ -14,9 +14,9 @@ from scaled_units import restore_targets
 from tiny_profiles import demo_data, demo_table, table_with, tiny_profile
 
 from v8.base.errors import SeriesError
-from v8.data.windows.dataset import prepare_series, table_columns
-from v8.data.windows.scaling import Scaling, Transform
-from v8.data.windows.span import Span
+from v8.data.scaling import Scaling, Transform
+from v8.data.span import Span
+from v8.data.windows import prepare_series, table_columns
 from v8.profile.columns import CLOSE
 from v8.profile.tasks import TASKS
 

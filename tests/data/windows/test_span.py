@@ -13,8 +13,8 @@ from tiny_profiles import demo_data, demo_table, table_with, tiny_profile, tiny_
 
 from v8.data.features import FeatureTable
 from v8.data.market.series import Series
-from v8.data.windows.dataset import SeriesData
-from v8.data.windows.span import LARGEST_KEPT_BYTES, PerTask, Span
+from v8.data.span import LARGEST_KEPT_BYTES, PerTask, Span
+from v8.data.windows import SeriesData
 from v8.model.baselines.baselines import BASELINES
 from v8.profile.columns import OHLC
 from v8.profile.tasks import TASKS
@@ -188,7 +188,7 @@ def test_in_parts_everything_has_the_same_value_to_the_bit(monkeypatch: pytest.M
     whole = demo_data(profile)
     moves = whole.spans["train"].moves()
     forecasts = {name: _forecast(whole, name) for name in ("scaled", "drift", "har", "range_paths")}
-    monkeypatch.setattr("v8.data.windows.span.WINDOWS_AT_ONCE", 50)
+    monkeypatch.setattr("v8.data.span.WINDOWS_AT_ONCE", 50)
     monkeypatch.setattr("v8.model.baselines.baselines.WINDOWS_AT_ONCE", 50)
     in_parts = demo_data(profile)
     train = in_parts.spans["train"]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tiny_profiles import tiny_profile
 
 from v8.base.errors import DataError
-from v8.data.windows.dataset import SPANS, rows_needed, split_rows, window_anchors
+from v8.data.windows import SPANS, rows_needed, split_rows, window_anchors
 from v8.profile.profile import load_profile
 
 ALIGNED = load_profile("aligned")

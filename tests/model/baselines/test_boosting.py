@@ -12,7 +12,7 @@ from evaluating import evaluate
 
 from v8.base.errors import SeriesError
 from v8.data.features import FeatureTable
-from v8.data.windows.span import Span
+from v8.data.span import Span
 from v8.model.baselines.baselines import BASELINES, Boosting, boosting_terms, fit_boosted, recent_unit
 from v8.model.evaluation.evaluation import Evaluation
 from v8.profile.profile import Profile

@@ -10,8 +10,8 @@ import pytest
 from made_series import MadeSeries
 
 from v8.base.errors import SeriesError
-from v8.data.windows.scaling import Scaling
-from v8.data.windows.span import PastSpan, Span
+from v8.data.scaling import Scaling
+from v8.data.span import PastSpan, Span
 from v8.model.baselines.baselines import BASELINES, Baseline, Forecast
 from v8.model.evaluation.evaluation import evaluate_windows
 from v8.profile.columns import CLOSE, TASK_OHLC

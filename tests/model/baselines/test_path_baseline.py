@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from v8.data.windows.span import Span
+from v8.data.span import Span
 from v8.model.baselines.baselines import fit_range_paths
 from v8.model.baselines.ranges import NUM_PATHS, SEED
 from v8.profile.columns import RANGE_BARS

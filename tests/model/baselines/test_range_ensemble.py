@@ -11,8 +11,8 @@ from tiny_profiles import demo_data, tiny_profile
 from v8.data.features import FeatureTable, compute_table
 from v8.data.market.series import Series
 from v8.data.market.sources.demo import DemoSource
-from v8.data.windows.dataset import SeriesData, prepare_series, table_columns
-from v8.data.windows.span import Span
+from v8.data.span import Span
+from v8.data.windows import SeriesData, prepare_series, table_columns
 from v8.model.baselines.paths import (
     NUM_SERIES_BUFFERS,
     SERIES_LIMIT,

@@ -9,7 +9,7 @@ import pytest
 from tiny_profiles import tiny_profile
 
 from v8.base.errors import ProfileError
-from v8.data.windows.dataset import table_columns
+from v8.data.windows import table_columns
 from v8.model.baselines.paths import path_closes
 from v8.profile.tasks import RANGE_TASK
 

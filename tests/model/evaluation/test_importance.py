@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from tiny_profiles import demo_data, tiny_ranged_profile
 
-from v8.data.windows.span import Span
+from v8.data.span import Span
 from v8.model.evaluation.metrics import IMPORTANCE_WINDOWS, importance_rows, kind_of, measure_importance
 
 

@@ -10,7 +10,7 @@ from scipy.stats import t
 from tiny_profiles import demo_data, tiny_ranged_profile
 
 from v8.base.errors import ArtifactError, SeriesError
-from v8.data.windows.dataset import SeriesData
+from v8.data.windows import SeriesData
 from v8.model.baselines.baselines import BASELINES
 from v8.model.evaluation.evaluation import QuantileEvaluation, evaluate_quantiles
 from v8.model.evaluation.metrics import QuantileErrors, measure_quantiles

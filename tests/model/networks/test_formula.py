@@ -11,7 +11,7 @@ from float32_steps import assert_same_forecasts
 from keras_3_10 import unknown_keys
 from tiny_profiles import demo_data
 
-from v8.data.windows.dataset import SeriesData
+from v8.data.windows import SeriesData
 from v8.forecaster.model_file import check_keras_file
 from v8.model.baselines.baselines import BASELINES
 from v8.model.networks.published import forecast_windows

@@ -10,7 +10,7 @@ from tiny_profiles import demo_data, tiny_profile
 
 from v8.base import hardware
 from v8.base.hardware import full_float32
-from v8.data.windows.span import Span
+from v8.data.span import Span
 from v8.model.baselines.ranges import fit_formulas
 from v8.model.networks import published
 from v8.model.networks.networks import build_network

@@ -15,8 +15,8 @@ from numpy_batches import span_batches
 from scaled_units import restore_targets
 from tiny_profiles import demo_data, tiny_profile, tiny_ranged_profile
 
-from v8.data.windows.dataset import FleetWindows, SeriesData
-from v8.data.windows.span import Span
+from v8.data.span import Span
+from v8.data.windows import FleetWindows, SeriesData
 from v8.model.baselines.ranges import fit_formulas
 from v8.model.networks.networks import build_network
 from v8.model.networks.serving import ServingGraph, ServingModel, build_serving, load_scaling

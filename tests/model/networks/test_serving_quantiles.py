@@ -14,7 +14,7 @@ from keras_3_10 import unknown_keys
 from tiny_profiles import demo_data, tiny_profile, tiny_ranged_profile
 
 from v8.base.arrays import MAX_STEPS
-from v8.data.windows.dataset import SeriesData
+from v8.data.windows import SeriesData
 from v8.forecaster.model_file import check_keras_file
 from v8.model.baselines.ranges import fit_formulas
 from v8.model.networks.networks import build_network

@@ -15,7 +15,7 @@ import tensorflow as tf
 from keras import ops
 from tiny_profiles import demo_data, tiny_profile
 
-from v8.data.windows.dataset import FleetWindows, gathered
+from v8.data.windows import FleetWindows, gathered
 from v8.model.training.state import epoch_dataset, epoch_iterator, on_device
 from v8.model.training.trainer import FleetMember, Trainer
 
@@ -101,8 +101,8 @@ sys.path[:0] = [{tests!r}, {tests!r} + "/parts"]
 from tiny_profiles import demo_table, tiny_profile
 from v8.base.process import deferred_interrupts
 from v8.model.training.state import epoch_iterator
-from v8.data.windows.dataset import FleetWindows
-from v8.data.windows.dataset import prepare_series
+from v8.data.windows import FleetWindows
+from v8.data.windows import prepare_series
 profile = tiny_profile()
 windows = FleetWindows([prepare_series(demo_table(profile), profile)])
 num_caught = 0

@@ -14,7 +14,7 @@ from tiny_profiles import demo_data, tiny_profile, tiny_ranged_profile
 from trained_alone import fit
 
 from v8.base.errors import DivergedError
-from v8.data.windows.dataset import Batch, FleetWindows, SeriesData
+from v8.data.windows import Batch, FleetWindows, SeriesData
 from v8.model.networks.networks import build_network
 from v8.model.training.progress import EpochRecord
 from v8.model.training.trainer import FleetMember, Trainer, TrainingResult

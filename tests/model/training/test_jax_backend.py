@@ -29,8 +29,8 @@ if {is_blocked}:
 import keras
 import numpy as np
 from tiny_profiles import demo_table, tiny_profile
-from v8.data.windows.dataset import prepare_series
-from v8.data.windows.span import Span
+from v8.data.windows import prepare_series
+from v8.data.span import Span
 from v8.model.training.trainer import FleetMember, Trainer
 
 class SameStart(Trainer):

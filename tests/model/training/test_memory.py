@@ -20,7 +20,7 @@ from pathlib import Path
 sys.path[:0] = [{tests!r}, {tests!r} + "/parts"]
 from tiny_profiles import demo_table, tiny_profile
 from trained_alone import fit
-from v8.data.windows.dataset import prepare_series
+from v8.data.windows import prepare_series
 from v8.model.training.trainer import Trainer
 
 network = dict(family="lstm_dense", encoder_units=(2,), dense_units=(2,), dropout=0.0)

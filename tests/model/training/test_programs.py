@@ -29,7 +29,7 @@ with kept_programs():
     before = found()
     from tiny_profiles import demo_table, tiny_profile
     from trained_alone import fit
-    from v8.data.windows.dataset import prepare_series
+    from v8.data.windows import prepare_series
     from v8.model.training.trainer import Trainer
     profile = tiny_profile("dense_newest", dropout=0.2, training={"epochs": 2})
     result = fit(Trainer(profile), prepare_series(demo_table(profile), profile), seed=3)

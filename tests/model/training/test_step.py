@@ -12,7 +12,7 @@ from float32_steps import assert_within_steps
 from numpy_batches import training_batches
 from tiny_profiles import demo_data, tiny_profile
 
-from v8.data.windows.dataset import Batch, FleetWindows, SeriesData, num_batches
+from v8.data.windows import Batch, FleetWindows, SeriesData, num_batches
 from v8.model.networks.networks import build_network
 from v8.model.training.probe import keras_optimizer
 from v8.model.training.state import FleetState, flattened, initial_state, unflattened

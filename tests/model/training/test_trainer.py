@@ -18,7 +18,7 @@ from tiny_profiles import demo_data, demo_table, table_with, tiny_profile
 from trained_alone import fit
 
 from v8.base.errors import ArtifactError, DivergedError
-from v8.data.windows.dataset import SeriesData, prepare_series
+from v8.data.windows import SeriesData, prepare_series
 from v8.model.training.progress import EpochRecord, LossPatience
 from v8.model.training.state import Checkpoint, FleetState, Progress
 from v8.model.training.trainer import FleetMember, InitialWeights, Trainer, TrainingResult, _FleetFit

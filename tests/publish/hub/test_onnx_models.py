@@ -14,7 +14,7 @@ from onnx_models import tiny_model
 
 from v8.base.errors import ArtifactError
 from v8.base.storage import digest_bytes, digest_file
-from v8.data.windows.scaling import ColumnScaling, Scaling, Transform
+from v8.data.scaling import ColumnScaling, Scaling, Transform
 from v8.forecaster.metadata import Metadata, read_metadata
 from v8.model.networks.onnx_graph import to_onnx
 from v8.publish.hub.publish import publish

@@ -32,9 +32,9 @@ from v8.base.wording import ABSENT, Table, chance, count, moment, number
 from v8.data.feature_store import FeatureStore
 from v8.data.market.candles import Candles
 from v8.data.market.series import Series, SeriesName
-from v8.data.windows.dataset import prepare_series, table_columns
-from v8.data.windows.scaling import Scaling
-from v8.data.windows.span import Span
+from v8.data.scaling import Scaling
+from v8.data.span import Span
+from v8.data.windows import prepare_series, table_columns
 from v8.forecaster.forecaster import Forecaster
 from v8.forecaster.metadata import GENERATIONS_FOLDER, read_metadata
 from v8.forecaster.shared_models import SharedModels

@@ -41,8 +41,8 @@ from v8.data.features import compute_table
 from v8.data.market.candles import Candles
 from v8.data.market.series import iso
 from v8.data.market.sources.source import OpenedSource
-from v8.data.windows.dataset import SeriesData, prepare_series, table_columns
-from v8.data.windows.span import Span
+from v8.data.span import Span
+from v8.data.windows import SeriesData, prepare_series, table_columns
 from v8.forecaster.forecaster import Forecaster
 from v8.model.baselines.baselines import BASELINES, Baseline
 from v8.model.evaluation.evaluation import MODEL

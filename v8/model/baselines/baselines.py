@@ -45,8 +45,8 @@ from v8.base.errors import SeriesError
 from v8.base.reading import read_yaml
 from v8.base.registry import Named, Registry, read_descriptions
 from v8.data.market.series import iso
-from v8.data.windows.scaling import Scaling
-from v8.data.windows.span import WINDOWS_AT_ONCE, PastSpan, Span
+from v8.data.scaling import Scaling
+from v8.data.span import WINDOWS_AT_ONCE, PastSpan, Span
 from v8.model.baselines import econometric, ranges
 from v8.profile.columns import BAND_PERIOD_BARS, CLOSE, MEDIAN, OHLC, RANGE_BARS, TASK_OHLC
 from v8.profile.formulas import FLOOR_SHARE, recent_range

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from v8.base.arrays import FloatArray
-from v8.data.windows.span import Span
+from v8.data.span import Span
 from v8.model.baselines import ranges
 from v8.profile.columns import CLOSE, RANGE_BARS, WAVE_COLUMNS
 

@@ -2,7 +2,7 @@
 
 Both start with one regression: for each step the log range of that bar, by least squares on past log ranges
 and, if the profile has them and the train span contains their periods often enough, on the waves of day and
-week (`v8.data.windows.span.undersampled_waves`), whose coefficients are shrunk to zero. Then
+week (`v8.data.span.undersampled_waves`), whose coefficients are shrunk to zero. Then
 
 * the *paths*: filtered historical simulation (Barone-Adesi, Giannopoulos & Vosper 1999). The bars that
   followed windows of the train span, as log ratios of open, high, low and close to the close before, are
@@ -50,7 +50,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from v8.base.arrays import FloatArray, fit_without, least_absolute_errors, least_squares, weighted_median
-from v8.data.windows.span import Span, undersampled_waves
+from v8.data.span import Span, undersampled_waves
 from v8.model.baselines.paths import MIRRORED, mirrored_path_quantiles
 from v8.profile.columns import (
     CLOSE,

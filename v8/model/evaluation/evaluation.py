@@ -26,9 +26,9 @@ from v8.base.arrays import AnyFloatArray
 from v8.base.errors import ArtifactError, SeriesError, listed
 from v8.base.records import Count, Number, Word, adapter, check_format, checked
 from v8.base.wording import chance, number, plural
-from v8.data.windows.dataset import SeriesData
-from v8.data.windows.scaling import Scaling
-from v8.data.windows.span import Span
+from v8.data.scaling import Scaling
+from v8.data.span import Span
+from v8.data.windows import SeriesData
 from v8.model.baselines.baselines import BASELINES, NAIVE, Forecast, reference_baseline
 from v8.model.evaluation import metrics
 from v8.model.evaluation.bootstrap import confidence_set, confidence_set_p_values, sampled_means

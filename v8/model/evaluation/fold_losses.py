@@ -33,7 +33,7 @@ from v8.base.errors import ArtifactError
 from v8.base.reading import read_plain
 from v8.base.storage import write_bytes
 from v8.data.market.series import Series, iso
-from v8.data.windows.dataset import SeriesData
+from v8.data.windows import SeriesData
 from v8.model.baselines.baselines import NAIVE
 from v8.model.evaluation import significance
 from v8.model.evaluation.bootstrap import ErrorInterval, PairedLosses, error_interval

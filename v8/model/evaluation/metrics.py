@@ -37,7 +37,7 @@ from v8.base.arrays import AnyFloatArray, FloatArray
 from v8.base.errors import SeriesError
 from v8.base.records import Count, Number, Word
 from v8.base.wording import number
-from v8.data.windows.span import Span
+from v8.data.span import Span
 from v8.model.evaluation.significance import diebold_mariano, num_effective
 from v8.profile.columns import CLOSE, OHLC, TASK_OHLC, intervals, pinball, split_origin
 from v8.profile.formulas import ANCHORED_KINDS

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from v8.base.arrays import FloatArray, steps_apart
 from v8.base.hardware import backend_name, full_float32, has_gpu
 from v8.base.storage import passing_folder
-from v8.data.windows.span import Span
+from v8.data.span import Span
 from v8.profile.columns import quantile_output
 from v8.profile.tasks import TASKS
 

@@ -32,8 +32,8 @@ from numpy.typing import NDArray
 
 from v8.base.arrays import MAX_STEPS, FloatArray
 from v8.base.errors import ArtifactError
-from v8.data.windows.scaling import Scaling, TargetForm, Transform, restore, shape_inputs
-from v8.data.windows.span import Span
+from v8.data.scaling import Scaling, TargetForm, Transform, restore, shape_inputs
+from v8.data.span import Span
 from v8.model.baselines import ranges
 from v8.model.baselines.paths import path_quantiles
 from v8.model.networks.published import (

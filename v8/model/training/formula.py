@@ -19,7 +19,7 @@ from keras import ops
 from numpy.typing import NDArray
 
 from v8.base.hardware import device_of, peak_bytes_of
-from v8.data.windows.dataset import SeriesData
+from v8.data.windows import SeriesData
 from v8.model.baselines.paths import path_quantiles
 from v8.model.baselines.ranges import NUM_PATHS, PATH_LAYERS, fit_range_paths
 from v8.model.networks import serving

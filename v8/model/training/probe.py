@@ -21,7 +21,7 @@ from keras import ops
 from numpy.typing import NDArray
 
 from v8.base.hardware import backend, backend_name, cuda_versions, device_of, gpu_models, has_gpu
-from v8.data.windows.dataset import Indices, Tables, padded_rows, table_columns
+from v8.data.windows import Indices, Tables, padded_rows, table_columns
 from v8.model.networks.networks import build_network
 from v8.model.networks.programs import training_flop_per_window
 from v8.model.networks.stacked_layers import StackedLSTM

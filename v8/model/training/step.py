@@ -34,7 +34,7 @@ import numpy as np
 from keras import ops
 
 from v8.base.hardware import backend, backend_name, has_gpu
-from v8.data.windows.dataset import Tables, gathered
+from v8.data.windows import Tables, gathered
 from v8.model.networks.networks import ACTUAL, WINDOW
 from v8.model.training.state import FleetState, Tensor, flattened, unflattened
 from v8.profile.columns import TASK_OHLC
@@ -54,7 +54,7 @@ def compiled_table_step(
 ) -> Callable[..., FleetState]:
     """Compile `step(state, learning_rate_M, is_active_M, tables, indices_BM) -> state`.
 
-    It cuts its windows out of the tables of the fleet, which stay on the device (`v8.data.windows.dataset`),
+    It cuts its windows out of the tables of the fleet, which stay on the device (`v8.data.windows`),
     and then does what `compiled_step` does. Indices are int32.
     """
     step = optimiser_step(fleet, profile, precision, num_micro_batches)

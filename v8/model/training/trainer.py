@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from v8.base.errors import ArtifactError, DivergedError, StorageError, shown
 from v8.base.hardware import backend_name, device_of, has_gpu, peak_bytes_of, processor_flags
 from v8.base.process import collected_later
-from v8.data.windows.dataset import FleetWindows, Indices, SeriesData, Tables, num_batches
+from v8.data.windows import FleetWindows, Indices, SeriesData, Tables, num_batches
 from v8.model.networks import networks
 from v8.model.networks.products import products_of
 from v8.model.networks.programs import keep_new_programs

@@ -33,7 +33,7 @@ from v8.base.wording import (
     spaced,
     term,
 )
-from v8.data.windows.dataset import SPANS, WindowCounts
+from v8.data.windows import SPANS, WindowCounts
 from v8.forecaster.metadata import HISTORY_FILE, METADATA_FILE
 from v8.forecaster.series_artifact import FORECASTS_FILE, ForecastSample
 from v8.model.evaluation.evaluation import MODEL, EvaluatedTask, Evaluation, QuantileEvaluation

@@ -25,9 +25,9 @@ from v8.data.market.candles import Candles
 from v8.data.market.checks import check_candles
 from v8.data.market.series import Series
 from v8.data.market.sources.source import open_source
-from v8.data.windows.dataset import table_columns, window_anchors
-from v8.data.windows.scaling import fit_scaling
-from v8.data.windows.span import Span
+from v8.data.scaling import fit_scaling
+from v8.data.span import Span
+from v8.data.windows import table_columns, window_anchors
 from v8.model.baselines.baselines import BASELINES
 from v8.model.evaluation.metrics import measure_errors
 from v8.profile.formulas import DAY_S

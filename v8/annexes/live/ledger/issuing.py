@@ -25,9 +25,9 @@ from v8.base.errors import DataError, SeriesError, listed
 from v8.data.features import compute_table
 from v8.data.market.candles import Candles
 from v8.data.market.series import iso
-from v8.data.windows.dataset import FEWEST_FITTED_WINDOWS, table_columns, whole_span
-from v8.data.windows.scaling import fit_scaling
-from v8.data.windows.span import Span, actual_values
+from v8.data.scaling import fit_scaling
+from v8.data.span import Span, actual_values
+from v8.data.windows import FEWEST_FITTED_WINDOWS, table_columns, whole_span
 from v8.forecaster.forecaster import Forecaster
 from v8.model.baselines.baselines import BASELINES, Forecast
 from v8.model.evaluation.evaluation import MODEL

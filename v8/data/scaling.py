@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from v8.base.arrays import FloatArray, weighted_median
 from v8.base.errors import SeriesError
-from v8.data.windows.span import Span, undersampled_waves
+from v8.data.span import Span, undersampled_waves
 from v8.profile.columns import CLOSE, RECENT_RANGE, VOLATILITY, split_origin, with_origin
 from v8.profile.formulas import Kind
 from v8.profile.indicators import FEATURES

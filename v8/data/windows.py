@@ -26,8 +26,8 @@ from v8.base.wording import percent
 from v8.data.features import FeatureTable, compute_table, fix_for_holes
 from v8.data.market.candles import Candles
 from v8.data.market.series import Series
-from v8.data.windows.scaling import Scaling, fit_scaling
-from v8.data.windows.span import Span, target_unit
+from v8.data.scaling import Scaling, fit_scaling
+from v8.data.span import Span, target_unit
 from v8.profile.columns import CLOSE, RECENT_RANGE, VOLATILITY, neighbours, split_origin, with_origin
 from v8.profile.indicators import warmup_bars
 from v8.profile.profile import Profile

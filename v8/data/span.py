@@ -94,7 +94,7 @@ class Span:
     """Windows of one series.
 
     Args:
-        table: At least the columns `v8.data.windows.dataset.table_columns` of the profile.
+        table: At least the columns `v8.data.windows.table_columns` of the profile.
         profile: The profile.
         anchors: Last known row of each window, shape (W,), int64, ascending.
     """

@@ -1,1 +1,0 @@
-"""From a FeatureTable to windows: splits, scaling, targets, indices of batches."""
