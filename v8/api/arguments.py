@@ -284,9 +284,12 @@ def unknown_argument(
 ) -> ArgumentError:
     """Build the error for an unknown argument, which suggests the nearest name of `arguments` or `others`."""
     near = nearest(name, arguments) or nearest(name, others)
-    fix = f"Did you mean {near}=" if near else f"help({called}) lists them"
-    rule = f"has the arguments {listed(arguments)}"
-    return ArgumentError(where=called, rule=rule, got=f"one named {shown(name, 60)!r}", fix=fix)
+    return ArgumentError(
+        where=called,
+        rule=f"has the arguments {listed(arguments)}",
+        got=f"one named {shown(name, 60)!r}",
+        fix=f"Did you mean {near}=" if near else f"help({called}) lists them",
+    )
 
 
 def _refused(place: str, rule: str, got: str) -> ArgumentError:
@@ -309,10 +312,13 @@ def with_others(
     frames = _frames(candles, names) if not isinstance(candles, str | Path) else {}
     timeframes = {Series.parse(name).timeframe for name in frames}
     if len(timeframes) != 1:
-        rule = "holds candles of other symbols only together with frames of candles of one timeframe"
-        got = f"{listed(list(others))} together with {'several' if frames else repr(str(candles))}"
-        fix = "Leave them out where the source has them, or put them among the frames and name yours: series="
-        raise ProfileError(where="covariates=", rule=rule, got=got, fix=fix)
+        raise ProfileError(
+            where="covariates=",
+            rule="holds candles of other symbols only together with frames of candles of one timeframe",
+            got=f"{listed(list(others))} together with {'several' if frames else repr(str(candles))}",
+            fix="Leave them out where the source has them, or put them among the frames and name "
+            "yours: series=",
+        )
     (timeframe,) = timeframes
     return dict(frames) | {f"{symbol}-{timeframe}": frame for symbol, frame in others.items()}
 
@@ -332,9 +338,12 @@ def source_of(candles: RawCandles, names: list[str]) -> dict[str, Any]:
 def require_no_profile(candles: RawCandles) -> None:
     """Refuse the name of a profile where candles belong: the order of two arguments is easily confused."""
     if isinstance(candles, str) and candles in profile_names():
-        rule = "comes first and says where candles come from; the profile comes second"
-        fix = f'Write ("vision", "{candles}")'
-        raise ProfileError(where="candles=", rule=rule, got=f"the profile {candles}", fix=fix)
+        raise ProfileError(
+            where="candles=",
+            rule="comes first and says where candles come from; the profile comes second",
+            got=f"the profile {candles}",
+            fix=f'Write ("vision", "{candles}")',
+        )
 
 
 def _frames(
@@ -347,9 +356,12 @@ def _frames(
     """
     frames = candles if isinstance(candles, Mapping) else dict.fromkeys(names[:1], candles)
     if not frames or (len(names) != 1 and not isinstance(candles, Mapping)):
-        rule = "names the one series that a frame holds"
-        fix = 'Write for example series="BTCUSDT-15m", or give a mapping of frames by series'
-        raise ProfileError(where="series=", rule=rule, got=repr(names), fix=fix)
+        raise ProfileError(
+            where="series=",
+            rule="names the one series that a frame holds",
+            got=repr(names),
+            fix='Write for example series="BTCUSDT-15m", or give a mapping of frames by series',
+        )
     names[:] = names or list(frames)
     return frames
 

@@ -102,8 +102,9 @@ class Method:
 
 
 def _wrong_fact(name: str, rule: str, got: str) -> ArgumentError:
-    fix = "help(v8.evaluate) says what it may hold"
-    return ArgumentError(where=f"v8.evaluate, about={name}", rule=rule, got=got, fix=fix)
+    return ArgumentError(
+        where=f"v8.evaluate, about={name}", rule=rule, got=got, fix="help(v8.evaluate) says what it may hold"
+    )
 
 
 @dataclass(frozen=True)
@@ -207,10 +208,10 @@ class Board(PublicNames):
         columns = [str(column) for column in frame if column not in KEYS]
         needed = ["unique_id", "ds", "cutoff", *(["column"] if len(self._by_series[0].actual) > 1 else [])]
         if name in self._described or len(columns) != 1 or not {*needed} <= {*frame}:
-            rule = f"has the columns {', '.join(needed)} and one other, and the board no method of its name"
             raise ArgumentError(
                 where=f"Board.add {name}",
-                rule=rule,
+                rule=f"has the columns {', '.join(needed)} and one other, and the board no method of "
+                "its name",
                 got=f"the columns {listed([str(column) for column in frame])}",
                 fix="Lay it out like Board.forecasts",
             )
@@ -222,9 +223,12 @@ class Board(PublicNames):
         method = Method("forecasts of another program").with_facts(name, about or {})
         board = Board(by_series, {**self._described, name: method}, self._origin)
         if name not in {*board.table["method"]}:
-            rule = "forecasts all columns of a task of the board in some window"
-            fix = "Board.forecasts has the windows and columns"
-            raise ArgumentError(where=f"Board.add {name}", rule=rule, got="none", fix=fix)
+            raise ArgumentError(
+                where=f"Board.add {name}",
+                rule="forecasts all columns of a task of the board in some window",
+                got="none",
+                fix="Board.forecasts has the windows and columns",
+            )
         return board
 
     @in_python

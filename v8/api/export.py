@@ -375,9 +375,12 @@ def write_onnx_models(
     from v8.publish.hub.places import MANIFEST_FILE  # noqa: PLC0415 - it reads the Hub's address
 
     if out is None and (place / MANIFEST_FILE).exists():
-        rule = "a repository lists the digest of every file, so its models are copied"
-        fix = "Name a new folder for the copies with param:out"
-        raise ProfileError(where=str(place), rule=rule, got="no param:out", fix=fix)
+        raise ProfileError(
+            where=str(place),
+            rule="a repository lists the digest of every file, so its models are copied",
+            got="no param:out",
+            fix="Name a new folder for the copies with param:out",
+        )
     models = list_models(place, names)
     if out is not None:
         for model in models.finished:
@@ -436,9 +439,12 @@ def _require_new_or_own(folder: Path, copy: Path) -> None:
     """
     fault = _fault_of_copy(folder, copy)
     if fault is not None:
-        rule = "each model is copied into a new folder, or over an earlier copy of the same model"
-        fix = "Choose another param:out, or move that folder away"
-        raise ProfileError(where="param:out", rule=rule, got=f"{fault} at {copy}", fix=fix)
+        raise ProfileError(
+            where="param:out",
+            rule="each model is copied into a new folder, or over an earlier copy of the same model",
+            got=f"{fault} at {copy}",
+            fix="Choose another param:out, or move that folder away",
+        )
 
 
 def _fault_of_copy(folder: Path, copy: Path) -> str | None:

@@ -130,9 +130,12 @@ def windows(
     ([None, 20, 74], {'ohlc': 4, 'bands': 2, 'volatility': 1, 'range': 2})
     """
     if span not in SPANS:
-        rule = f"is one of {', '.join(SPANS)}"
-        fix = "help(v8.windows) says what each holds"
-        raise ArgumentError(where="v8.windows, span=", rule=rule, got=repr(span)[:60], fix=fix)
+        raise ArgumentError(
+            where="v8.windows, span=",
+            rule=f"is one of {', '.join(SPANS)}",
+            got=repr(span)[:60],
+            fix="help(v8.windows) says what each holds",
+        )
     loaded = profile if isinstance(profile, Profile) else load_profile(str(profile))
     table = compute_table(joined_candles(candles, loaded, series, covariates), table_columns(loaded))
     return span_dataset(prepare_series(table, loaded), span, batch_size=batch_size, seed=seed)
@@ -185,9 +188,12 @@ def _series_of(candles: Candles | RawCandles) -> Series:
     steps_s = read_open_times(table[OPEN_TIME]).steps_s
     step_s = float(np.median(steps_s)) if len(steps_s) else 0.0
     if step_s not in TIMEFRAMES:
-        rule = f"open apart by one of {', '.join(TIMEFRAME_S)}"
-        fix = 'Name the series, for example series="BTCUSDT-15m"'
-        raise DataError(where="candles=", rule=rule, got=f"mostly {step_s:,.10g} s", fix=fix)
+        raise DataError(
+            where="candles=",
+            rule=f"open apart by one of {', '.join(TIMEFRAME_S)}",
+            got=f"mostly {step_s:,.10g} s",
+            fix='Name the series, for example series="BTCUSDT-15m"',
+        )
     return Series(UNNAMED, TIMEFRAMES[step_s])
 
 

@@ -275,9 +275,12 @@ def issue_forecast(
             another market than the model's.
     """
     if forecaster.about.is_demo_market and source.is_publishable:
-        rule = "a model of the demo market forecasts the demo market only"
-        fix = "Use param:source demo, or a model that was trained on real candles"
-        raise DataError(where=str(forecaster.series), rule=rule, got=f"candles from {source.name}", fix=fix)
+        raise DataError(
+            where=str(forecaster.series),
+            rule="a model of the demo market forecasts the demo market only",
+            got=f"candles from {source.name}",
+            fix="Use param:source demo, or a model that was trained on real candles",
+        )
     num_bars = forecaster.needed_bars if bars is None else bars
     candles = forecaster.companions().newest(source, forecaster.series, num_bars)
     issued_at_s = present_of(source)
@@ -307,10 +310,12 @@ def _require_trained_before(forecaster: Forecaster, issued_at_s: int) -> None:
     """Refuse a model that was trained on candles after the present: a clock is wrong, or the model is."""
     seen_s = forecaster.trained_until_s
     if seen_s > issued_at_s:
-        rule = "a model was trained before it forecasts the present"
-        got = f"{iso(issued_at_s)} as the present, and a model that has seen candles until {iso(seen_s)}"
-        fix = "Check the clock of this machine and of the source; param:allow_old forecasts the past"
-        raise DataError(where=str(forecaster.series), rule=rule, got=got, fix=fix)
+        raise DataError(
+            where=str(forecaster.series),
+            rule="a model was trained before it forecasts the present",
+            got=f"{iso(issued_at_s)} as the present, and a model that has seen candles until {iso(seen_s)}",
+            fix="Check the clock of this machine and of the source; param:allow_old forecasts the past",
+        )
 
 
 class IssueResults(NamedTuple):

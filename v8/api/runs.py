@@ -361,9 +361,12 @@ def leaderboard(runs: str | Path | Sequence[str | Path]) -> pd.DataFrame:
                 metadata = read_metadata(served_folder(run, name), series=name)
                 rows += _rows({"run": str(folder), "profile": record.profile_name, "fold": fold}, metadata)
     if not rows:
-        rule = "needs one run with a finished series at least"
-        got = listed([str(folder) for folder in folders]) or "no folder"
-        raise ArtifactError(where="runs=", rule=rule, got=got, fix="Train it first")
+        raise ArtifactError(
+            where="runs=",
+            rule="needs one run with a finished series at least",
+            got=listed([str(folder) for folder in folders]) or "no folder",
+            fix="Train it first",
+        )
     numbers = ("relative_mae", "p_value", "relative_mae_to_best", "p_value_to_best")
     table = pd.DataFrame(rows).astype(dict.fromkeys(numbers, float))
     order = {task: position for position, task in enumerate(TASKS)}

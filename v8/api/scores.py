@@ -475,9 +475,12 @@ def _with_facts(methods: Mapping[str, Method], facts_by_method: Mapping[str, Any
     described = dict(methods)
     for name, facts in facts_by_method.items():
         if name not in described:
-            rule = f"is by the name of a method: {listed([*described])}"
-            fix = "help(v8.evaluate) says what it may hold"
-            raise ArgumentError(where="v8.evaluate, about=", rule=rule, got=repr(name)[:60], fix=fix)
+            raise ArgumentError(
+                where="v8.evaluate, about=",
+                rule=f"is by the name of a method: {listed([*described])}",
+                got=repr(name)[:60],
+                fix="help(v8.evaluate) says what it may hold",
+            )
         described[name] = described[name].with_facts(name, facts)
     return described
 

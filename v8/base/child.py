@@ -115,8 +115,12 @@ def run_in_child(
         raise result.error
     if not result.values:
         last_line = result.errors.strip().rpartition("\n")[2]  # of a traceback: the error itself
-        got = last_line or f"exit code {result.exit_code}"
-        raise V8Error(where=where, rule="must come to its end", got=got, fix="Mend that and repeat")
+        raise V8Error(
+            where=where,
+            rule="must come to its end",
+            got=last_line or f"exit code {result.exit_code}",
+            fix="Mend that and repeat",
+        )
     value: Value = result.values[-1]
     return value
 

@@ -154,13 +154,21 @@ def _not_loaded(error: ImportError) -> V8Error:
         fix = "Let the process have more memory: look at ulimit -v, and at what other programs use"
     else:
         fix = f"Install the library that is named, or the package again, for {sys.executable}"
-    rule = f"needs the package {package}, with every library of it"
-    return V8Error(where="v8", rule=rule, got=str(error).strip() or type(error).__name__, fix=fix)
+    return V8Error(
+        where="v8",
+        rule=f"needs the package {package}, with every library of it",
+        got=str(error).strip() or type(error).__name__,
+        fix=fix,
+    )
 
 
 def _wrong_python(rule: str, got: str) -> V8Error:
-    fix = "Start it as scripts/v8, which installs what is missing into .venv, or with .venv/bin/python"
-    return V8Error(where="v8", rule=rule, got=f"{got} in {sys.executable}", fix=fix)
+    return V8Error(
+        where="v8",
+        rule=rule,
+        got=f"{got} in {sys.executable}",
+        fix="Start it as scripts/v8, which installs what is missing into .venv, or with .venv/bin/python",
+    )
 
 
 @contextmanager

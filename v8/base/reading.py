@@ -46,11 +46,13 @@ def read_json_object(file: Path, *, fix: str) -> dict[str, Any]:
     try:
         content = _sanitized(parse_json(text))
     except ValueError as error:
-        got = f"damage ({error})"
-        raise ArtifactError(where=location, rule="must be valid JSON", got=got, fix=fix) from error
+        raise ArtifactError(
+            where=location, rule="must be valid JSON", got=f"damage ({error})", fix=fix
+        ) from error
     if not isinstance(content, dict):
-        got = type(content).__name__
-        raise ArtifactError(where=location, rule="must hold a JSON object", got=got, fix=fix)
+        raise ArtifactError(
+            where=location, rule="must hold a JSON object", got=type(content).__name__, fix=fix
+        )
     return content
 
 
@@ -117,8 +119,12 @@ def read_plain(
     try:
         return read_given(file, most_bytes)
     except OSError as error:
-        rule = f"must be a file that can be read, of at most {most_bytes:,} bytes"
-        raise kind(where=str(file), rule=rule, got=error.strerror or "an error", fix=fix) from error
+        raise kind(
+            where=str(file),
+            rule=f"must be a file that can be read, of at most {most_bytes:,} bytes",
+            got=error.strerror or "an error",
+            fix=fix,
+        ) from error
 
 
 def read_given(path: Path, most_bytes: int) -> bytes:
@@ -186,9 +192,12 @@ def read_yaml(path: Path, fix: str = "Check the path") -> dict[str, Any]:
             fix = "Save it as UTF-8, or name the file that was meant"
         raise ProfileError(where=str(path), rule=rule, got=got, fix=fix) from error
     if not isinstance(content, dict):
-        got = type(content).__name__
-        fix = "Start from a file under configs/"
-        raise ProfileError(where=str(path), rule="must hold keys and values", got=got, fix=fix)
+        raise ProfileError(
+            where=str(path),
+            rule="must hold keys and values",
+            got=type(content).__name__,
+            fix="Start from a file under configs/",
+        )
     return content
 
 

@@ -82,10 +82,12 @@ class Settings(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        rule = "is never changed itself, because digests are of what it was"
-        got = f"{name} = {shown(value)}"
-        fix = f"Take another one: v8.Profile.of(NAME).but({name}=...)"
-        raise ProfileError(where=f"v8, {type(self).__name__}", rule=rule, got=got, fix=fix)
+        raise ProfileError(
+            where=f"v8, {type(self).__name__}",
+            rule="is never changed itself, because digests are of what it was",
+            got=f"{name} = {shown(value)}",
+            fix=f"Take another one: v8.Profile.of(NAME).but({name}=...)",
+        )
 
     def faults(self) -> Iterable[str]:
         """Describe contradictions between keys; the first one becomes the error."""

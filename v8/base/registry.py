@@ -49,8 +49,12 @@ from v8.base.wording import for_terminal, markup_in
 def require_package(package: str, *, where: str, rule: str) -> None:
     """Raise a `ProfileError` if an optional package is not installed; `where` and `rule` are parts of it."""
     if find_spec(package) is None:
-        fix = f"Run: {sys.executable} -m pip install {package}"
-        raise ProfileError(where=where, rule=rule, got="none installed", fix=fix)
+        raise ProfileError(
+            where=where,
+            rule=rule,
+            got="none installed",
+            fix=f"Run: {sys.executable} -m pip install {package}",
+        )
 
 
 @dataclass(frozen=True)
@@ -130,12 +134,15 @@ class Registry(dict[str, T], Generic[T]):
         """Raise a `ProfileError` if a name is not a plain word."""
         if isinstance(name, str) and _NAME.fullmatch(name) and not _WINDOWS_DEVICES.fullmatch(name.lower()):
             return
-        rule = (
-            "a name begins with a letter and holds at most 64 letters (a to z), digits, dashes and "
-            "underscores; Windows keeps con, prn, aux, nul, com1 and lpt1 for devices"
+        raise ProfileError(
+            where=f"{self.kind}, its name",
+            rule=(
+                "a name begins with a letter and holds at most 64 letters (a to z), digits, dashes and "
+                "underscores; Windows keeps con, prn, aux, nul, com1 and lpt1 for devices"
+            ),
+            got=repr(name) if isinstance(name, str) else type(name).__name__,
+            fix="Give it another name",
         )
-        got = repr(name) if isinstance(name, str) else type(name).__name__
-        raise ProfileError(where=f"{self.kind}, its name", rule=rule, got=got, fix="Give it another name")
 
     def _require_plain_texts(self, entry: T) -> None:
         """Refuse a sentence, a source or another text that some terminal, page or card cannot show as it is.
@@ -150,10 +157,12 @@ class Registry(dict[str, T], Generic[T]):
                 continue
             fault = _fault_of_text(text, entry.name, may_hold_address=field.name == "source")
             if fault:
-                where = f"{self.kind} {entry.name}, its {field.name}"
-                got = repr(text) if isinstance(text, str) else type(text).__name__
-                fix = "Write one sentence of plain text"
-                raise ProfileError(where=where, rule=fault, got=got, fix=fix)
+                raise ProfileError(
+                    where=f"{self.kind} {entry.name}, its {field.name}",
+                    rule=fault,
+                    got=repr(text) if isinstance(text, str) else type(text).__name__,
+                    fix="Write one sentence of plain text",
+                )
 
     def _require_free(self, entry: T) -> None:
         """Raise a `ProfileError` if a name is reserved or taken.
@@ -163,13 +172,19 @@ class Registry(dict[str, T], Generic[T]):
         location = f"{self.kind} {entry.name}"
         lower = entry.name.lower()
         if lower in self._reserved or lower.startswith(_MODEL_QUANTILES):
-            rule = "its name must not stand for something else in files, tables and pages"
-            fix = "Give it another name"
-            raise ProfileError(where=location, rule=rule, got=f"the reserved name {entry.name}", fix=fix)
+            raise ProfileError(
+                where=location,
+                rule="its name must not stand for something else in files, tables and pages",
+                got=f"the reserved name {entry.name}",
+                fix="Give it another name",
+            )
         if lower in {name.lower() for name in self}:
-            rule = f"each {self.kind} is registered once"
-            got = f"a second one of that name ({entry.sentence})"
-            raise ProfileError(where=location, rule=rule, got=got, fix="Give it another name")
+            raise ProfileError(
+                where=location,
+                rule=f"each {self.kind} is registered once",
+                got=f"a second one of that name ({entry.sentence})",
+                fix="Give it another name",
+            )
 
     def find(self, name: str, *, where: str | None = None) -> T:
         """Return an entry by its name.
@@ -345,8 +360,12 @@ def other_plugins(expected: Mapping[str, str], *, where: str, fix: str) -> Profi
     """
     if loaded_plugins == expected:
         return None
-    rule = f"is continued with the plug-ins that it was started with, {listed_plugins(expected)}"
-    return ProfileError(where=where, rule=rule, got=listed_plugins(loaded_plugins), fix=fix)
+    return ProfileError(
+        where=where,
+        rule=f"is continued with the plug-ins that it was started with, {listed_plugins(expected)}",
+        got=listed_plugins(loaded_plugins),
+        fix=fix,
+    )
 
 
 def digest_of(function: Any) -> dict[str, str]:
@@ -363,9 +382,12 @@ def require_no_own_entries(location: str) -> None:
         if registry.get(entry.name) is entry:
             names.append(f"{registry.kind} {entry.name}")
     if names:
-        rule = "trains in processes of its own, which know what a plug-in registers"
-        fix = "Put it into a file, restart this process, and name the file: param:plugin"
-        raise ProfileError(where=location, rule=rule, got=f"{listed(names)}, registered in this one", fix=fix)
+        raise ProfileError(
+            where=location,
+            rule="trains in processes of its own, which know what a plug-in registers",
+            got=f"{listed(names)}, registered in this one",
+            fix="Put it into a file, restart this process, and name the file: param:plugin",
+        )
 
 
 def listed_plugins(plugins: Mapping[str, str]) -> str:
@@ -383,9 +405,12 @@ def _load_file(file: Path) -> None:
     try:
         content = read_given(file, _MOST_PLUGIN_BYTES)
     except OSError as error:
-        rule = "must be a Python file that can be read"
-        got = error.strerror or "an input error"
-        raise ProfileError(where=location, rule=rule, got=got, fix="Check the path") from error
+        raise ProfileError(
+            where=location,
+            rule="must be a Python file that can be read",
+            got=error.strerror or "an input error",
+            fix="Check the path",
+        ) from error
 
     def run() -> None:
         vars(module).update(__file__=str(file), __digest__=digest_bytes(content))
@@ -400,9 +425,12 @@ def _load_once(name: str, digest: str, location: str, run: Callable[[], Any]) ->
     if loaded_plugins.get(name) == digest:
         return
     if name in loaded_plugins:
-        rule = "is loaded once, under the name of its file"
-        fix = "Rename one, or restart after a change"
-        raise ProfileError(where=location, rule=rule, got=f"another {name}, loaded before", fix=fix)
+        raise ProfileError(
+            where=location,
+            rule="is loaded once, under the name of its file",
+            got=f"another {name}, loaded before",
+            fix="Rename one, or restart after a change",
+        )
     num_before = len(own_entries)
     recursion_limit = sys.getrecursionlimit()
     try:
@@ -419,9 +447,12 @@ def _load_once(name: str, digest: str, location: str, run: Callable[[], Any]) ->
         num_registered = len(own_entries) - num_before
         del own_entries[num_before:]  # entries of plug-ins are known to other processes
     if not num_registered:
-        rule = "registers something when it is loaded"
-        fix = "Call for example BASELINES.register in it"
-        raise ProfileError(where=location, rule=rule, got="nothing registered", fix=fix)
+        raise ProfileError(
+            where=location,
+            rule="registers something when it is loaded",
+            got="nothing registered",
+            fix="Call for example BASELINES.register in it",
+        )
     loaded_plugins[name] = digest
 
 
@@ -435,8 +466,9 @@ def _load_error(location: str, error: BaseException) -> ProfileError:
     got = f"{type(error).__name__}: {message_of(error)}"
     if lines:
         got += f", line {lines[-1]}"
-    rule = "must be Python that runs when it is loaded"
-    return ProfileError(where=location, rule=rule, got=got, fix="Correct the file")
+    return ProfileError(
+        where=location, rule="must be Python that runs when it is loaded", got=got, fix="Correct the file"
+    )
 
 
 ANNEXES_FOLDER: Final = "annexes"  # of the package `v8`; it may be absent

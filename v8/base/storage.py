@@ -82,10 +82,12 @@ def expanded(path: str | Path, *, variable: str) -> Path:
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
-        rule = "must be below a home folder that this machine knows"
-        got = f"{shown(path)} and no home folder for it"
-        fix = f"Set {variable} to a folder that you may write"
-        raise StorageError(where=variable, rule=rule, got=got, fix=fix) from error
+        raise StorageError(
+            where=variable,
+            rule="must be below a home folder that this machine knows",
+            got=f"{shown(path)} and no home folder for it",
+            fix=f"Set {variable} to a folder that you may write",
+        ) from error
 
 
 def write_with(path: Path, write: Callable[[Path], object]) -> None:
@@ -325,8 +327,9 @@ class WriterLock:
             require_replaceable(holder)
             holder.write_text(f"{os.getpid()}\n", "ascii")
         except Timeout as error:
-            got = f"{_holder_name(holder)} at work in it"
-            raise ArtifactError(where=str(place), rule=rule, got=got, fix=fix) from error
+            raise ArtifactError(
+                where=str(place), rule=rule, got=f"{_holder_name(holder)} at work in it", fix=fix
+            ) from error
         except OSError as error:
             self.release()
             raise StorageError.of(error.filename or place, error) from error
@@ -447,7 +450,9 @@ def require_own(flag: str, file: Path, *, is_overwriting: bool) -> None:
     """
     if is_overwriting or not (file.is_symlink() or file.exists()) or is_own(file):
         return
-    rule = "is a new file, or one that v8 wrote"
-    got = f"another file at {file}"
-    fix = f"Choose another {flag}, move that file away, or add param:overwrite to replace it"
-    raise ProfileError(where=flag, rule=rule, got=got, fix=fix)
+    raise ProfileError(
+        where=flag,
+        rule="is a new file, or one that v8 wrote",
+        got=f"another file at {file}",
+        fix=f"Choose another {flag}, move that file away, or add param:overwrite to replace it",
+    )

@@ -120,9 +120,11 @@ def _require_no_empty_text(parameter: Any, value: object) -> None:
         if isinstance(text, str) and not text.strip():
             is_option = parameter.param_type_name == "option"
             name = max(parameter.opts, key=len) if is_option else str(parameter.metavar)
-            fix = f"Leave {name} out or give it a value; is a variable of your shell not set?"
             raise ProfileError(
-                where=name, rule="needs a value that is not empty", got="an empty one", fix=fix
+                where=name,
+                rule="needs a value that is not empty",
+                got="an empty one",
+                fix=f"Leave {name} out or give it a value; is a variable of your shell not set?",
             )
 
 
@@ -158,11 +160,13 @@ def _require_printable(words: Sequence[str]) -> None:
     """
     for word in words:
         if not word.isprintable() or len(word) > _MAX_WORD_LETTERS:
-            rule = (
-                f"is of words in UTF-8 without control characters, each at most {_MAX_WORD_LETTERS:,} letters"
+            raise ProfileError(
+                where="the command line",
+                rule="is of words in UTF-8 without control characters, each at most "
+                f"{_MAX_WORD_LETTERS:,} letters",
+                got=shown(word),
+                fix="Write that word otherwise; a file or folder may have to be renamed",
             )
-            fix = "Write that word otherwise; a file or folder may have to be renamed"
-            raise ProfileError(where="the command line", rule=rule, got=shown(word), fix=fix)
 
 
 app = typer.Typer(

@@ -78,13 +78,19 @@ def _check_places(runs: Path, repo: str | None) -> None:
     Raises `ProfileError` for them.
     """
     if runs.is_file():
-        rule = "is the folder of all run folders"
-        fix = "Name a folder; it is made if it is missing"
-        raise ProfileError(where="--runs", rule=rule, got=f"the file {runs}", fix=fix)
+        raise ProfileError(
+            where="--runs",
+            rule="is the folder of all run folders",
+            got=f"the file {runs}",
+            fix="Name a folder; it is made if it is missing",
+        )
     if repo and not re.fullmatch(r"[^/\s]+/[^/\s]+", repo):
-        rule = "is USER/NAME, a repository on the Hub"
-        fix = f"Write for example --publish you/{repo.strip('/').rpartition('/')[2] or 'models'}"
-        raise ProfileError(where="--publish", rule=rule, got=repr(repo), fix=fix)
+        raise ProfileError(
+            where="--publish",
+            rule="is USER/NAME, a repository on the Hub",
+            got=repr(repo),
+            fix=f"Write for example --publish you/{repo.strip('/').rpartition('/')[2] or 'models'}",
+        )
 
 
 def data(
@@ -108,15 +114,21 @@ def data(
         action = "update"
     named_series = chosen_series(series, universe)
     if action not in (None, "update"):
-        rule = "takes the word update, or none"
-        fix = meant_word(action, command("data")) or advice(action, ["update"], "Leave it out")
-        raise ProfileError(where=command("data"), rule=rule, got=repr(action), fix=fix)
+        raise ProfileError(
+            where=command("data"),
+            rule="takes the word update, or none",
+            got=repr(action),
+            fix=meant_word(action, command("data")) or advice(action, ["update"], "Leave it out"),
+        )
     if action:
         stores = [kind.present for kind in SOURCES.values() if kind.present]
         if present_source(source) not in stores or data_dir:
-            rule = f"brings the store of --source {' or '.join(stores)} up to date"
-            got = f"--source {source}" if present_source(source) not in stores else "--data-dir"
-            raise ProfileError(where=command("data", "update"), rule=rule, got=got, fix="Leave it out")
+            raise ProfileError(
+                where=command("data", "update"),
+                rule=f"brings the store of --source {' or '.join(stores)} up to date",
+                got=f"--source {source}" if present_source(source) not in stores else "--data-dir",
+                fix="Leave it out",
+            )
         source = present_source(source)
     candles = cli.open_candles(source, data_dir, message=f"Reading candles from {source}.")
     chosen = named_series or served_series(candles)
@@ -208,8 +220,12 @@ def export(
     if models is not None:
         raise Exit(_export_models(models, options, out))
     if out is None:
-        fix = f"Write for example {command('export', str(run), '--out', 'forecasts.parquet')}"
-        raise ProfileError(where=command("export"), rule="needs --out FILE", got="none", fix=fix)
+        raise ProfileError(
+            where=command("export"),
+            rule="needs --out FILE",
+            got="none",
+            fix=f"Write for example {command('export', str(run), '--out', 'forecasts.parquet')}",
+        )
     form = table_form("--out", out, form, is_overwriting=overwrite)
     names = options.series_names()
     open_source = cli.candles_of_models(options, run)
@@ -256,10 +272,13 @@ def publish(
     """
     run = cli.maybe_run(run_argument, run)
     if (run is None) == (space is None):
-        rule = "publishes a run folder to --repo, or the page of the models in --repo to --space"
-        fix = "Write for example runs/frontier --repo you/fleet, and then --repo you/fleet --space you/page"
-        got = "neither" if run is None else "both"
-        raise ProfileError(where=command("publish"), rule=rule, got=got, fix=fix)
+        raise ProfileError(
+            where=command("publish"),
+            rule="publishes a run folder to --repo, or the page of the models in --repo to --space",
+            got="neither" if run is None else "both",
+            fix="Write for example runs/frontier --repo you/fleet, and then --repo you/fleet --space "
+            "you/page",
+        )
     if run is None or run.is_dir():
         report_waiting(f"Reading {run or 'what the page needs'} for {space or repo}.")
 
@@ -290,10 +309,12 @@ def pull(
         v8 pull --repo you/models --series BTCUSDT-15m --revision main
     """
     if (repo is None) == (repo_argument is None):
-        rule = "needs the repository on the Hub, once"
-        got = "none" if repo is None else f"{repo_argument} and --repo {repo}"
-        fix = f"Write for example {command('pull', '--repo', 'you/models')}"
-        raise ProfileError(where=command("pull"), rule=rule, got=got, fix=fix)
+        raise ProfileError(
+            where=command("pull"),
+            rule="needs the repository on the Hub, once",
+            got="none" if repo is None else f"{repo_argument} and --repo {repo}",
+            fix=f"Write for example {command('pull', '--repo', 'you/models')}",
+        )
     repo = str(repo or repo_argument)
     report_waiting(f"Reading {repo} {'from the cache' if offline else 'on the Hub'}.")
 

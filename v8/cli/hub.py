@@ -76,8 +76,12 @@ def publish_page(
     check_repo_name(space, "--space")
     stages = annex_hooks("space")
     if not stages:
-        rule = "publishes a page, which an annex of v8 has"
-        raise ProfileError(where="--space", rule=rule, got="no such annex", fix="Install v8 with its annexes")
+        raise ProfileError(
+            where="--space",
+            rule="publishes a page, which an annex of v8 has",
+            got="no such annex",
+            fix="Install v8 with its annexes",
+        )
     with passing_folder("v8-space") as folder:
         staged = stages[0](folder, space, repo)
         print_lines(f"The page of {repo} for {space}: {plural(len(staged.paths), 'file')}, one commit.")

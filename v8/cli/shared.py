@@ -142,8 +142,12 @@ def one_profile(name: str, argument: str | None, option: str | None) -> str | No
     place = command(name)
     rule = "takes the name or file of a profile"
     if (Path(argument) / "run.json").is_file():
-        fix = "Name its profile; the command that a run prints when it is interrupted continues it"
-        raise ProfileError(where=place, rule=rule, got=f"the run folder {argument}", fix=fix)
+        raise ProfileError(
+            where=place,
+            rule=rule,
+            got=f"the run folder {argument}",
+            fix="Name its profile; the command that a run prints when it is interrupted continues it",
+        )
     meant = meant_word(argument, place)
     if meant:
         raise ProfileError(where=place, rule=rule, got=repr(argument), fix=meant)
@@ -167,8 +171,12 @@ def one_run(name: str, argument: Path | None, option: Path | None) -> Path:
     """
     run = maybe_run(argument, option)
     if run is None:
-        fix = f"Write for example {command(name, 'runs/frontier')}"
-        raise ProfileError(where=command(name), rule="needs RUN", got="none", fix=fix)
+        raise ProfileError(
+            where=command(name),
+            rule="needs RUN",
+            got="none",
+            fix=f"Write for example {command(name, 'runs/frontier')}",
+        )
     return run
 
 
@@ -183,15 +191,23 @@ def require_folder_of(flag: str, file: Path) -> None:
 
 def no_folder(flag: str, rule: str, folder: Path) -> ProfileError:
     """Return the error for a folder that the user has to create first."""
-    fix = f"Make it first: mkdir -p {shlex.quote(str(folder))}"
-    return ProfileError(where=flag, rule=rule, got=f"no folder {folder}", fix=fix)
+    return ProfileError(
+        where=flag,
+        rule=rule,
+        got=f"no folder {folder}",
+        fix=f"Make it first: mkdir -p {shlex.quote(str(folder))}",
+    )
 
 
 def require_one_of(flag: str, value: str, choices: Collection[str]) -> None:
     """Raise a `ProfileError` if the value of a flag is not among its choices."""
     if value not in choices:
-        fix = advice(value, choices, "Choose one")
-        raise ProfileError(where=flag, rule=f"is one of {', '.join(choices)}", got=repr(value), fix=fix)
+        raise ProfileError(
+            where=flag,
+            rule=f"is one of {', '.join(choices)}",
+            got=repr(value),
+            fix=advice(value, choices, "Choose one"),
+        )
 
 
 def open_candles(
@@ -228,9 +244,12 @@ def one_place(name: str, run: Path | None, repo: str | None) -> Path | str:
     place = run or repo
     if place and (run is None or repo is None):
         return place
-    rule = "needs one place of models: a run folder, or --repo"
-    fix = "Write for example runs/frontier, or --repo user/name"
-    raise ProfileError(where=command(name), rule=rule, got="both" if run else "neither", fix=fix)
+    raise ProfileError(
+        where=command(name),
+        rule="needs one place of models: a run folder, or --repo",
+        got="both" if run else "neither",
+        fix="Write for example runs/frontier, or --repo user/name",
+    )
 
 
 def opening(place: Path | str, runtime: str = "keras") -> str:
@@ -521,8 +540,11 @@ def require_picture(file: Path, *, is_overwriting: bool) -> None:
             may not be replaced.
     """
     if file.suffix.lower() != ".png":
-        rule = "is a file that ends in .png"
-        fix = f"Write --plot {shlex.quote(str(file.with_suffix('.png')))}"
-        raise ProfileError(where="--plot", rule=rule, got=repr(file.name), fix=fix)
+        raise ProfileError(
+            where="--plot",
+            rule="is a file that ends in .png",
+            got=repr(file.name),
+            fix=f"Write --plot {shlex.quote(str(file.with_suffix('.png')))}",
+        )
     require_folder_of("--plot", file)
     require_own("--plot", file, is_overwriting=is_overwriting)

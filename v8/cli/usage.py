@@ -92,8 +92,12 @@ def usage_error(error: Any, commands: Collection[str]) -> ProfileError:
         return _extra_words(error, extra_words[1].split(), _place(error))
     got = message.removeprefix("Got ").rstrip(".?")
     place = _place(error)
-    rule = "takes the words that its --help lists"
-    return ProfileError(where=place, rule=rule, got=f"{got[:1].lower()}{got[1:]}", fix=f"Call {place} --help")
+    return ProfileError(
+        where=place,
+        rule="takes the words that its --help lists",
+        got=f"{got[:1].lower()}{got[1:]}",
+        fix=f"Call {place} --help",
+    )
 
 
 def _place(error: Any) -> str:
@@ -107,8 +111,12 @@ def _unknown_command(name: str, place: str, commands: Collection[str]) -> Profil
         return ProfileError(where=place, rule="needs one of its commands", got=name, fix=lists)
     other_names = {other: own for own, added in added_commands().items() for other in added.also}
     meant = (_OTHER_COMMANDS | other_names).get(name) or nearest(name, commands)
-    fix = f"Did you mean `{place} {meant}`? {lists}" if meant else lists
-    return ProfileError(where=place, rule="needs one of its commands", got=shown(name), fix=fix)
+    return ProfileError(
+        where=place,
+        rule="needs one of its commands",
+        got=shown(name),
+        fix=f"Did you mean `{place} {meant}`? {lists}" if meant else lists,
+    )
 
 
 def _no_such_option(error: Any, place: str) -> ProfileError:
@@ -120,8 +128,12 @@ def _no_such_option(error: Any, place: str) -> ProfileError:
     meant = _meant_option(whole.partition("=")[0], error.ctx, place)
     if meant:
         meant += "?" if meant.startswith("Did you mean") else ";"
-    fix = f"{meant} {lists}" if meant else lists
-    return ProfileError(where=place, rule="takes only its own options", got=shown(whole), fix=fix)
+    return ProfileError(
+        where=place,
+        rule="takes only its own options",
+        got=shown(whole),
+        fix=f"{meant} {lists}" if meant else lists,
+    )
 
 
 def _meant_option(name: str, context: Any, place: str) -> str | None:
@@ -197,8 +209,12 @@ def _bad_option_usage(error: Any, place: str) -> ProfileError:
     for parameter in error.ctx.command.params if error.ctx else ():
         if name in parameter.opts:
             metavar = f" {parameter.metavar or 'VALUE'}"
-    fix = f"Write {name}{metavar}, or leave it out"
-    return ProfileError(where=f"{place}, {name}", rule="needs a value", got="none", fix=fix)
+    return ProfileError(
+        where=f"{place}, {name}",
+        rule="needs a value",
+        got="none",
+        fix=f"Write {name}{metavar}, or leave it out",
+    )
 
 
 def _bad_parameter(error: Any, place: str) -> ProfileError:
@@ -207,15 +223,20 @@ def _bad_parameter(error: Any, place: str) -> ProfileError:
     value = error.ctx.meta.get(VALUES, {}).get(parameter.name)
     if "is not readable" in error.format_message():  # of a path, which the parser looks at
         kind = "a folder" if value is not None and Path(str(value)).is_dir() else "a file"
-        fix = "Change its permissions, or let its owner call this"
-        got = f"{shown(value)}, which this user may not read"
-        rule = f"must be {kind} that can be read"
-        return ProfileError(where=f"{place}, {name}", rule=rule, got=got, fix=fix)
+        return ProfileError(
+            where=f"{place}, {name}",
+            rule=f"must be {kind} that can be read",
+            got=f"{shown(value)}, which this user may not read",
+            fix="Change its permissions, or let its owner call this",
+        )
     got = "another value" if value is None else shown(repr(value))
     choices = _NO_CHOICE.search(error.format_message())
-    rule = f"is one of {choices[1]}" if choices else _rule_of_number(parameter)
-    fix = f"Write for example {name} {_fitting(parameter)}" if not choices else "Choose one of these"
-    return ProfileError(where=f"{place}, {name}", rule=rule, got=got, fix=fix)
+    return ProfileError(
+        where=f"{place}, {name}",
+        rule=f"is one of {choices[1]}" if choices else _rule_of_number(parameter),
+        got=got,
+        fix=f"Write for example {name} {_fitting(parameter)}" if not choices else "Choose one of these",
+    )
 
 
 def _rule_of_number(parameter: Any) -> str:
@@ -254,8 +275,12 @@ def _extra_words(error: Any, words: Sequence[str], place: str) -> ProfileError:
     meant = f"{flag} takes no value: write it alone" if flag else None
     for word in words:
         meant = meant or meant_word(word, place, _options(error.ctx))
-    fix = meant or f"Leave it out; `{place} --help` lists the options"
-    return ProfileError(where=place, rule=rule, got=f"also {listed(words)}", fix=fix)
+    return ProfileError(
+        where=place,
+        rule=rule,
+        got=f"also {listed(words)}",
+        fix=meant or f"Leave it out; `{place} --help` lists the options",
+    )
 
 
 def _flag_before(word: str, context: Any) -> str | None:

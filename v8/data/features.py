@@ -70,10 +70,12 @@ class FeatureTable:
         expected = self.open_time_s.shape
         wrong = [name for name, shape in shapes.items() if shape != expected]
         if wrong:
-            location = f"features of {self.series}"
-            got = f"{shapes[wrong[0]]} in {listed(wrong)}"
-            rule = f"every array has the shape of the open times, {expected}"
-            raise DataError(where=location, rule=rule, got=got, fix="Give one value per open time and column")
+            raise DataError(
+                where=f"features of {self.series}",
+                rule=f"every array has the shape of the open times, {expected}",
+                got=f"{shapes[wrong[0]]} in {listed(wrong)}",
+                fix="Give one value per open time and column",
+            )
         chunks = {name: tuple(_read_only(chunk) for chunk in chunks) for name, chunks in self.chunks.items()}
         object.__setattr__(self, "chunks", chunks)
         for name in ("open_time_s", "segment"):
@@ -184,18 +186,23 @@ def _require_inputs(candles: Candles, features: FeatureSet) -> None:
     location = f"features of {candles.series}"
     if features.reading_volume and not candles.has_volume:
         reading_volume = listed(features.reading_volume)
-        rule = f"{reading_volume} is computed from the volume"
-        got = f"candles without a volume from {candles.source}"
-        fix = f"Remove {reading_volume} from the profile's key features, or give candles with a volume"
-        raise DataError(where=location, rule=rule, got=got, fix=fix)
+        raise DataError(
+            where=location,
+            rule=f"{reading_volume} is computed from the volume",
+            got=f"candles without a volume from {candles.source}",
+            fix=f"Remove {reading_volume} from the profile's key features, or give candles with a volume",
+        )
     missing = [name for name in features.covariate_inputs if name not in candles.covariates]
     if missing:
         covariates = [name for name in features.names if is_covariate(name)]
         rule = f"{listed(covariates)} need {listed(missing)} as covariates of the candles"
         origins = listed(list(dict.fromkeys(split_origin(name)[0] for name in missing)))
-        got = f"candles without covariates of {origins}"
-        fix = 'Give them, too: covariates={"BTCUSDT": candles, "funding.csv": table} in Python'
-        raise DataError(where=location, rule=rule, got=got, fix=fix)
+        raise DataError(
+            where=location,
+            rule=rule,
+            got=f"candles without covariates of {origins}",
+            fix='Give them, too: covariates={"BTCUSDT": candles, "funding.csv": table} in Python',
+        )
 
 
 def assemble(
@@ -332,5 +339,6 @@ def _require_finite(candles: Candles, columns: Mapping[str, Column]) -> None:
         fix = "Leave it out: the market is flat there"
         if filled in FEATURES:
             fix = f"Name {filled}, which repeats its last value, or leave it out"
-    got = f"others in {listed(others)}"
-    raise DataError(where=f"features of {candles.series}", rule=rule, got=got, fix=fix)
+    raise DataError(
+        where=f"features of {candles.series}", rule=rule, got=f"others in {listed(others)}", fix=fix
+    )

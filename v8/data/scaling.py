@@ -241,12 +241,16 @@ def fit_scaling(train: Span, rows: tuple[int, int], columns: Sequence[str]) -> S
     fix = "Leave this series out or fetch another span"
     range_floor = RANGE_FLOOR_SHARE * _positive_median(raw[RECENT_RANGE]) if is_ranged else 0.0
     if not floor or float(np.std(np.diff(np.log(close)))) == 0:
-        rule = "the close must move on the train span"
-        got = "one price throughout"
-        raise SeriesError(where=location, rule=rule, got=got, fix=fix)
+        raise SeriesError(
+            where=location, rule="the close must move on the train span", got="one price throughout", fix=fix
+        )
     if is_ranged and not range_floor:
-        rule = "some bar of the train span must trade at more than one price with scaling: ranged"
-        raise SeriesError(where=location, rule=rule, got="high equal to low throughout", fix=fix)
+        raise SeriesError(
+            where=location,
+            rule="some bar of the train span must trade at more than one price with scaling: ranged",
+            got="high equal to low throughout",
+            fix=fix,
+        )
     fitted = [_fit_column(profile, name, raw) for name in profile.features]
     for position in undersampled_waves(train, profile.features):
         fitted[position] = replace(fitted[position], scale=SILENT_SCALE)

@@ -309,10 +309,12 @@ class PastSpan(Span):
     @property
     def actual(self) -> PerTask:
         """Raise a SeriesError: a forecast must not read it."""
-        rule = "a forecast reads only what is known at each window"
-        got = "a read of the actual values after it"
-        fix = "Read for example last_close, history_close or naive; target_shape(task) gives the shape"
-        raise SeriesError(where=f"{self.table.series}, span.actual", rule=rule, got=got, fix=fix)
+        raise SeriesError(
+            where=f"{self.table.series}, span.actual",
+            rule="a forecast reads only what is known at each window",
+            got="a read of the actual values after it",
+            fix="Read for example last_close, history_close or naive; target_shape(task) gives the shape",
+        )
 
     def window(self, number: int) -> "PastSpan":
         """Return a single window, with a table that ends with its last known row."""

@@ -152,8 +152,12 @@ def _span(table: FeatureTable, rows: tuple[int, int], name: str, profile: Profil
         location = str(table.series)
         rule = f"the {name} span needs an unbroken stretch of {window_bars} bars"
         longer = f"Fetch a longer history with param:bars (at least {rows_needed(profile)} unbroken rows)"
-        fix = fix_for_holes(int(table.segment[-1]), longer)
-        raise DataError(where=location, rule=rule, got="gaps in the candles that leave none", fix=fix)
+        raise DataError(
+            where=location,
+            rule=rule,
+            got="gaps in the candles that leave none",
+            fix=fix_for_holes(int(table.segment[-1]), longer),
+        )
     return Span(table, profile, anchors)
 
 
@@ -188,8 +192,7 @@ def split_rows(num_rows: int, profile: Profile, *, location: str, num_holes: int
         purpose = f"so that train, validation and test each hold one window of {window_bars} bars"
         rule = f"needs at least {rows_needed(profile)} rows after the indicators' warm-up, {purpose}"
         longer = "Fetch a longer history with param:bars, or lower lookback_bars in the profile"
-        fix = fix_for_holes(num_holes, longer)
-        raise DataError(where=location, rule=rule, got=str(num_rows), fix=fix)
+        raise DataError(where=location, rule=rule, got=str(num_rows), fix=fix_for_holes(num_holes, longer))
     validation_start = num_train + profile.embargo_bars
     test_start = validation_start + num_validation + profile.embargo_bars
     validation = validation_start, validation_start + num_validation

@@ -62,8 +62,12 @@ class Usable:
             fix = f"{fix}; to replace wrong candles of the exchange's API, run `{update}`"
         elif source in (FILES, FRAME):
             fix = f"{fix}: write all prices in one unit, or give only the candles after it"
-        rule = "prices and bands lie above zero, those that are read and those that are forecast"
-        return DataError(where=str(self.series), rule=rule, got=self.fault, fix=fix)
+        return DataError(
+            where=str(self.series),
+            rule="prices and bands lie above zero, those that are read and those that are forecast",
+            got=self.fault,
+            fix=fix,
+        )
 
     def sentence(self, table: FeatureTable) -> str:
         """Describe how many windows of a table are left out and the times of their forecasts."""
@@ -212,6 +216,9 @@ def seconds_of(moment: str | datetime | None, default: int) -> int:
     try:
         return int(pd.to_datetime(moment, utc=True).timestamp())
     except (ValueError, OverflowError, TypeError) as error:  # NaT has no timestamp
-        rule = "is a time, such as 2024-08-01 or 2024-08-01T12:00+02:00"
-        fix = "Write it in ISO 8601; without a zone it is UTC"
-        raise DataError(where="start or end", rule=rule, got=repr(moment), fix=fix) from error
+        raise DataError(
+            where="start or end",
+            rule="is a time, such as 2024-08-01 or 2024-08-01T12:00+02:00",
+            got=repr(moment),
+            fix="Write it in ISO 8601; without a zone it is UTC",
+        ) from error

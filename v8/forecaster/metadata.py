@@ -269,8 +269,7 @@ class Metadata:
     def scaling(self) -> Scaling:
         """How the inputs are scaled."""
         section = self.content.get("scaling")
-        location = self._location("scaling")
-        return records.checked(Scaling, section, where=location, fix=_FIX, rule=AS_WRITTEN)
+        return records.checked(Scaling, section, where=self._location("scaling"), fix=_FIX, rule=AS_WRITTEN)
 
     @property
     def is_evaluated(self) -> bool:
@@ -290,8 +289,9 @@ class Metadata:
         section = self.content.get("price_range")
         if section is None:
             return None
-        location = self._location("price_range")
-        return records.checked(RangeCoverage, section, where=location, fix=_FIX, rule=AS_WRITTEN)
+        return records.checked(
+            RangeCoverage, section, where=self._location("price_range"), fix=_FIX, rule=AS_WRITTEN
+        )
 
     @cached_property
     def quality(self) -> dict[str, dict[str, Any]]:
@@ -355,10 +355,12 @@ class Metadata:
     def _verified(self, file: Path, recorded: str) -> Path:
         actual = digest_file(file) if file.is_file() else None
         if actual != recorded:
-            rule = f"must be the file whose sha256 {METADATA_FILE} records ({recorded[:12]})"
-            got = "no such file" if actual is None else f"a file with sha256 {actual[:12]}"
-            fix = "Restore the artefact's folder, or start a new run with param:fresh"
-            raise ArtifactError(where=str(file), rule=rule, got=got, fix=fix)
+            raise ArtifactError(
+                where=str(file),
+                rule=f"must be the file whose sha256 {METADATA_FILE} records ({recorded[:12]})",
+                got="no such file" if actual is None else f"a file with sha256 {actual[:12]}",
+                fix="Restore the artefact's folder, or start a new run with param:fresh",
+            )
         return file
 
     def _location(self, key: str) -> str:
@@ -457,10 +459,12 @@ _KEYS: Final = frozenset(
 
 def not_evaluated(location: str) -> ArtifactError:
     """Return the error for a model that was not evaluated, where an evaluation is needed."""
-    rule = "must have been evaluated when it was trained"
-    got = "no evaluation"
-    fix = "Train it in a run that evaluates, or ask Forecaster.evaluate in Python"
-    return ArtifactError(where=location, rule=rule, got=got, fix=fix)
+    return ArtifactError(
+        where=location,
+        rule="must have been evaluated when it was trained",
+        got="no evaluation",
+        fix="Train it in a run that evaluates, or ask Forecaster.evaluate in Python",
+    )
 
 
 def read_metadata(folder: Path, *, series: str | None = None) -> Metadata:
@@ -472,10 +476,12 @@ def read_metadata(folder: Path, *, series: str | None = None) -> Metadata:
     file = folder / METADATA_FILE
     content = read_json_object(file, fix=_FIX)
     if content.get("format") == ARTIFACT_FORMAT and series not in (None, content.get("series")):
-        rule = f"must be of {series}, as the name of its folder says"
-        got = repr(content.get("series"))[:80]
-        fix = "Restore the artefact's folder or train the series again"
-        raise ArtifactError(where=str(file), rule=rule, got=got, fix=fix)
+        raise ArtifactError(
+            where=str(file),
+            rule=f"must be of {series}, as the name of its folder says",
+            got=repr(content.get("series"))[:80],
+            fix="Restore the artefact's folder or train the series again",
+        )
     return checked_metadata(content, where=str(file))
 
 
@@ -488,8 +494,9 @@ def checked_metadata(content: Mapping[str, Any], *, where: str = METADATA_FILE) 
     records.check_format(content, ARTIFACT_FORMAT, kind="artefact", where=where, fix=_FORMAT_FIX)
     unknown = content.keys() - _KEYS
     if unknown:
-        got = f"the unknown keys {listed(sorted(unknown))}"
-        raise ArtifactError(where=where, rule=AS_WRITTEN, got=got, fix=_FIX)
+        raise ArtifactError(
+            where=where, rule=AS_WRITTEN, got=f"the unknown keys {listed(sorted(unknown))}", fix=_FIX
+        )
     values = {**content, "content": content}
     return records.checked(Metadata, values, where=where, fix=_FIX, rule=AS_WRITTEN)
 

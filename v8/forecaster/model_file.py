@@ -116,10 +116,12 @@ def require_made_for(file: Path, series: str) -> None:
         raise _foreign(file, f"a {ABOUT_MEMBER} that is no JSON") from error
     made_for = content.get(SERIES_KEY, series) if isinstance(content, dict) else None
     if made_for != series:
-        rule = f"must be the model of {series}, like the metadata in its folder"
-        got = f"one that was made for {shown(made_for)}"
-        fix = "Restore the artefact's folder, download it again, or train the series"
-        raise ArtifactError(where=str(file), rule=rule, got=got, fix=fix)
+        raise ArtifactError(
+            where=str(file),
+            rule=f"must be the model of {series}, like the metadata in its folder",
+            got=f"one that was made for {shown(made_for)}",
+            fix="Restore the artefact's folder, download it again, or train the series",
+        )
 
 
 def load_keras_model(file: Path) -> Any:
@@ -161,9 +163,12 @@ def keras_errors_translated(file: Path | str, rule: str) -> Iterator[None]:
         raise
     except Exception as error:  # invalid networks raise exceptions of any class, deep inside Keras
         message = str(error).strip() or "nothing more"
-        got = shown(f"{type(error).__name__}: {message}", 200)
-        fix = "Download or train this model again; if that does not help, do not use it"
-        raise ArtifactError(where=str(file), rule=rule, got=got, fix=fix) from error
+        raise ArtifactError(
+            where=str(file),
+            rule=rule,
+            got=shown(f"{type(error).__name__}: {message}", 200),
+            fix="Download or train this model again; if that does not help, do not use it",
+        ) from error
 
 
 def _require_bounded(file: Path, config: Any) -> None:
@@ -265,10 +270,12 @@ def _check_config(file: Path, content: bytes) -> None:
     if num_layers > MAX_LAYERS:
         raise _foreign(file, f"a {CONFIG_MEMBER} with {num_layers:,} layers")
     if foreign_classes:
-        rule = "may hold stock Keras layers, operations and initializers only"
-        got = listed(sorted(foreign_classes))
-        fix = "Do not load this file with anything; train the model again or ask whoever published it"
-        raise ArtifactError(where=str(file), rule=rule, got=got, fix=fix)
+        raise ArtifactError(
+            where=str(file),
+            rule="may hold stock Keras layers, operations and initializers only",
+            got=listed(sorted(foreign_classes)),
+            fix="Do not load this file with anything; train the model again or ask whoever published it",
+        )
 
 
 def _num_layers(node: dict[str, Any]) -> int:
@@ -353,6 +360,9 @@ def _plain_bytes(file: Path, weights: Any) -> int:
 
 def _foreign(file: Path, got: str) -> ArtifactError:
     """Return the error for a file that is not a native Keras file as v8 saves it."""
-    rule = f"must be a native Keras file (a zip of {CONFIG_MEMBER}, {ABOUT_MEMBER} and {WEIGHTS_MEMBER})"
-    fix = "Load only models that v8 saved as .keras; download or train this one again"
-    return ArtifactError(where=str(file), rule=rule, got=got, fix=fix)
+    return ArtifactError(
+        where=str(file),
+        rule=f"must be a native Keras file (a zip of {CONFIG_MEMBER}, {ABOUT_MEMBER} and {WEIGHTS_MEMBER})",
+        got=got,
+        fix="Load only models that v8 saved as .keras; download or train this one again",
+    )

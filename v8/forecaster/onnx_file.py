@@ -198,8 +198,9 @@ def converted_onnx(
     try:
         converted = to_onnx(model, PATH_LAYERS)
     except ConversionError as error:
-        rule = "holds layers that ONNX can compute, too"
-        raise ArtifactError(where=where, rule=rule, got=str(error), fix=fix) from error
+        raise ArtifactError(
+            where=where, rule="holds layers that ONNX can compute, too", got=str(error), fix=fix
+        ) from error
     converted.metadata_props.add(key=SERIES_KEY, value=series)
     content = converted.SerializeToString(deterministic=True)
     places = np.unique(np.linspace(0, len(span) - 1, COMPARED_WINDOWS).round().astype(np.int64))
@@ -222,9 +223,12 @@ def require_same_forecasts(steps_by_output: Mapping[str, float], file: Path, fix
     output = max(steps_by_output, key=steps_by_output.__getitem__)
     steps = steps_by_output[output]
     if not steps <= MAX_STEPS:
-        rule = f"forecasts as the Keras file does, within {MAX_STEPS} steps of single precision"
-        got = f"{output} that is {steps:,.0f} steps apart"
-        raise ArtifactError(where=str(file), rule=rule, got=got, fix=fix)
+        raise ArtifactError(
+            where=str(file),
+            rule=f"forecasts as the Keras file does, within {MAX_STEPS} steps of single precision",
+            got=f"{output} that is {steps:,.0f} steps apart",
+            fix=fix,
+        )
 
 
 def _shapes_of(model: Any) -> ModelShapes:

@@ -190,8 +190,9 @@ def read_sample(file: Path) -> ForecastSample | None:
     check_format(content, SAMPLE_FORMAT, kind="sample", where=str(file), fix=fix)
     sample = checked(ForecastSample, content, where=str(file), fix=fix, rule=rule)
     if not _is_consistent(sample) or _columns(sample.actual) != content.get("columns"):
-        got = "rows and forecasts that do not fit together"
-        raise ArtifactError(where=str(file), rule=rule, got=got, fix=fix)
+        raise ArtifactError(
+            where=str(file), rule=rule, got="rows and forecasts that do not fit together", fix=fix
+        )
     return sample
 
 

@@ -240,8 +240,12 @@ def require_onnx_packages(where: str) -> None:
 def require_runtime(name: str) -> None:
     """Raise a `ProfileError` if there is no such runtime, or its packages are not installed."""
     if name not in RUNTIMES:
-        rule = f"is one of {', '.join(RUNTIMES)}"
-        raise ProfileError(where="param:runtime", rule=rule, got=repr(name), fix="Choose one of these")
+        raise ProfileError(
+            where="param:runtime",
+            rule=f"is one of {', '.join(RUNTIMES)}",
+            got=repr(name),
+            fix="Choose one of these",
+        )
     if name == ONNX:
         require_onnx_packages("param:runtime onnx")
 

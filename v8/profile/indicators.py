@@ -122,9 +122,12 @@ def check_columns(columns: Sequence[str]) -> tuple[str, ...]:
     """Return the names of columns in their order; a `DataError` if `fault_of` finds a fault."""
     fault = fault_of(columns)
     if fault:
-        got = listed([repr(name) for name in columns]) or "none"
-        fix = "Name known features, each once"
-        raise DataError(where="feature columns", rule=fault, got=got, fix=fix)
+        raise DataError(
+            where="feature columns",
+            rule=fault,
+            got=listed([repr(name) for name in columns]) or "none",
+            fix="Name known features, each once",
+        )
     return tuple(columns)
 
 
@@ -225,9 +228,12 @@ def _require_length(name: str, values: FloatArray, num_rows: int, *, is_stage: b
         got = f"{shape[0]:,} values"
     else:
         got = f"the shape {shape}"
-    rule = f"its function returns one value for each of the {num_rows:,} candles"
-    fix = "Correct the function; in the warm-up it may return NaN"
-    raise DataError(where=f"feature {name}", rule=rule, got=got, fix=fix)
+    raise DataError(
+        where=f"feature {name}",
+        rule=f"its function returns one value for each of the {num_rows:,} candles",
+        got=got,
+        fix="Correct the function; in the warm-up it may return NaN",
+    )
 
 
 def _read_only(values: FloatArray) -> FloatArray:

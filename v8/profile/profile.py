@@ -321,8 +321,12 @@ def _of_parameter(error: ProfileError) -> ProfileError:
         return error
     fix = f"Write another value after param:{parameter}, or leave it out"
     fix = fix if error.fix == _CHANGE_IT else error.fix
-    where = f"param:{parameter}, for the key {error.where.rpartition(' ')[2]}"
-    return ProfileError(where=where, rule=error.rule, got=error.got, fix=fix)
+    return ProfileError(
+        where=f"param:{parameter}, for the key {error.where.rpartition(' ')[2]}",
+        rule=error.rule,
+        got=error.got,
+        fix=fix,
+    )
 
 
 def load_profile(name_or_path: str, where: str = "param:profile") -> Profile:
@@ -484,8 +488,12 @@ def _plain(content: Any, *, location: str, key: str = "", depth: int = 0) -> Any
             for name, item in items
         }
         return plain if is_mapping else tuple(plain.values())
-    got = f"a {shown(type(content).__name__)}"
-    raise ProfileError(where=under_key(location, shown(key)), rule=rule, got=got, fix=_CHANGE_IT)
+    raise ProfileError(
+        where=under_key(location, shown(key)),
+        rule=rule,
+        got=f"a {shown(type(content).__name__)}",
+        fix=_CHANGE_IT,
+    )
 
 
 def _without_arrays(content: Any) -> Any:

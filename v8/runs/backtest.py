@@ -249,9 +249,12 @@ def _read_histories(options: Backtest, source: CandleSource, observer: RunObserv
 
 def _no_candles(path: Path, histories: _Histories) -> DataError:
     reasons = list(histories.missing.values())
-    rule = "a back-test needs the candles of one series at least"
-    got = f"none of {len(reasons)}; {reasons[0]}"
-    return DataError(where=str(path), rule=rule, got=got, fix="Mend that first")
+    return DataError(
+        where=str(path),
+        rule="a back-test needs the candles of one series at least",
+        got=f"none of {len(reasons)}; {reasons[0]}",
+        fix="Mend that first",
+    )
 
 
 def lay_folds(spans: Mapping[Series, CandleSpan], profile: Profile, num_folds: int) -> tuple[Fold, ...]:
@@ -336,8 +339,9 @@ def read_plan(path: Path) -> BacktestPlan:
     contradiction = plan.contradiction()
     if contradiction:
         key, got = contradiction
-        location = records.under_key(str(file), key)
-        raise ArtifactError(where=location, rule=records.AS_WRITTEN, got=got, fix=_PLAN_FIX)
+        raise ArtifactError(
+            where=records.under_key(str(file), key), rule=records.AS_WRITTEN, got=got, fix=_PLAN_FIX
+        )
     return plan
 
 
@@ -397,9 +401,12 @@ def require_same(path: Path, recorded: BacktestPlan, requested: BacktestPlan) ->
         if old != new:
             changes.append(f"{name.removesuffix('_digest')} {_brief(old)} -> {_brief(new)}")
     if changes:
-        rule = "a back-test is continued with what it was started with"
-        fix = "Undo the change, or start another with param:out"
-        raise ArtifactError(where=str(path), rule=rule, got=f"other values: {listed(changes)}", fix=fix)
+        raise ArtifactError(
+            where=str(path),
+            rule="a back-test is continued with what it was started with",
+            got=f"other values: {listed(changes)}",
+            fix="Undo the change, or start another with param:out",
+        )
 
 
 def _brief(value: Any) -> str:

@@ -72,10 +72,12 @@ def _check_address(address: str, kind: EngineKind) -> None:
         return
     text = repr(address) if kind.is_elsewhere else "an address"
     others = [other.name for other in ENGINES.values() if other.is_elsewhere]
-    rule = "is auto or HOST:PORT of other machines, for an engine that trains on them"
-    got = f"{text} with param:engine {kind.name}"
-    fix = f"Write param:engine {others[0]} with it, or leave it out" if others else "Leave it out"
-    raise ProfileError(where="param:address", rule=rule, got=got, fix=fix)
+    raise ProfileError(
+        where="param:address",
+        rule="is auto or HOST:PORT of other machines, for an engine that trains on them",
+        got=f"{text} with param:engine {kind.name}",
+        fix=f"Write param:engine {others[0]} with it, or leave it out" if others else "Leave it out",
+    )
 
 
 def choose_device(device: str, *, is_elsewhere: bool = False) -> None:
@@ -85,8 +87,12 @@ def choose_device(device: str, *, is_elsewhere: bool = False) -> None:
     the device is unknown, or a GPU is wanted and TensorFlow sees none.
     """
     if device not in DEVICES:
-        rule = f"is one of {', '.join(DEVICES)}"
-        raise ProfileError(where="param:device", rule=rule, got=repr(device), fix="Choose one of these")
+        raise ProfileError(
+            where="param:device",
+            rule=f"is one of {', '.join(DEVICES)}",
+            got=repr(device),
+            fix="Choose one of these",
+        )
     if device == "gpu" and not is_elsewhere:
         _require_gpu()
 
@@ -111,9 +117,12 @@ def _require_gpu() -> None:
 
 
 def _no_gpu(got: str) -> ProfileError:
-    rule = "needs a GPU that the Keras backend can compute on"
-    fix = "Install the GPU's driver and tensorflow[and-cuda] or jax[cuda12], or use param:device auto"
-    return ProfileError(where="param:device gpu", rule=rule, got=got, fix=fix)
+    return ProfileError(
+        where="param:device gpu",
+        rule="needs a GPU that the Keras backend can compute on",
+        got=got,
+        fix="Install the GPU's driver and tensorflow[and-cuda] or jax[cuda12], or use param:device auto",
+    )
 
 
 def where_work_is() -> tuple[bool, str]:
@@ -157,9 +166,12 @@ def choose_placement(
         return Placement(num_gpu_processes, wanted_size, gpus=tuple(gpus[:num_gpu_processes]))
     if wanted_size is not None and wanted_size > 1:
         if wanted_workers is not None and wanted_workers > 1:
-            rule = "above 1 trains in one process"
-            got = f"{wanted_size} with param:workers {wanted_workers}"
-            raise ProfileError(where="param:fleet_size", rule=rule, got=got, fix="Leave one of them out")
+            raise ProfileError(
+                where="param:fleet_size",
+                rule="above 1 trains in one process",
+                got=f"{wanted_size} with param:workers {wanted_workers}",
+                fix="Leave one of them out",
+            )
         return Placement(1, wanted_size)
     num_workers = wanted_workers or (1 if may_have_gpu else num_cores)
     if wanted_size is None and may_have_gpu and num_workers == 1:
@@ -195,9 +207,12 @@ def _number_or_auto(flag: str, value: int | str, *, unit: str) -> int | None:
     is_too_large = is_number and len(text) >= len(str(_MOST))
     if not is_number or is_too_large or int(text) < 1:
         bound = f"below {_MOST:,}" if is_too_large else "at least 1"
-        rule = f"is auto or a number of {unit}, {bound}"
-        fix = "Leave it out to let the machine decide"
-        raise ProfileError(where=flag, rule=rule, got=repr(text), fix=fix)
+        raise ProfileError(
+            where=flag,
+            rule=f"is auto or a number of {unit}, {bound}",
+            got=repr(text),
+            fix="Leave it out to let the machine decide",
+        )
     return int(text)
 
 

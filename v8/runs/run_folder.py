@@ -298,9 +298,12 @@ class RunFolder(FolderLock):
         if not pinned:
             self.set_state(series, candles=candles)
         elif pinned.digest != candles.digest:
-            rule = f"{self.path} was started with {pinned}"
-            fix = "Bring back the same candles, or start another run with param:fresh"
-            raise DataError(where=str(series), rule=rule, got=str(candles), fix=fix)
+            raise DataError(
+                where=str(series),
+                rule=f"{self.path} was started with {pinned}",
+                got=str(candles),
+                fix="Bring back the same candles, or start another run with param:fresh",
+            )
         # These are the candles of the run, so they and its tables are now in these folders.
         if self._start.data_dir:
             self.record = replace(self.record, data_dir=self._start.data_dir)
@@ -348,14 +351,19 @@ class RunFolder(FolderLock):
             new = flat_keys(start.profile)
             keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
             changes = [f"{key} {old.get(key)!r} -> {new.get(key)!r}" for key in keys]
-            rule = "a run is continued with the profile and budget it was started with"
-            got = f"other values: {listed(changes)}" if changes else "a profile of another format"
-            fix = "Undo the change, or start another run with param:fresh"
-            return ProfileError(where=str(self.path), rule=rule, got=got, fix=fix)
+            return ProfileError(
+                where=str(self.path),
+                rule="a run is continued with the profile and budget it was started with",
+                got=f"other values: {listed(changes)}" if changes else "a profile of another format",
+                fix="Undo the change, or start another run with param:fresh",
+            )
         if record.source != start.source:
-            rule = f"the run was started with param:source {record.source} and is continued with it"
-            fix = "Use the same source, or start another run with param:fresh"
-            return ArtifactError(where=str(self.path), rule=rule, got=f"param:source {start.source}", fix=fix)
+            return ArtifactError(
+                where=str(self.path),
+                rule=f"the run was started with param:source {record.source} and is continued with it",
+                got=f"param:source {start.source}",
+                fix="Use the same source, or start another run with param:fresh",
+            )
         fix = "Name the same with param:plugin, or start another run with param:fresh"
         return other_plugins(record.plugins, where=str(self.path), fix=fix)
 
@@ -427,8 +435,9 @@ def _no_run_error(path: Path) -> ArtifactError:
     fix = f"Name one of its runs, such as {runs[0]}" if runs else f"Train one with `{command('run')}`"
     if not path.is_dir():
         fix = folder_advice(path, fix)
-    rule = f"must be the folder of one run, which holds {RUN_FILE}"
-    return ArtifactError(where=str(path), rule=rule, got=got, fix=fix)
+    return ArtifactError(
+        where=str(path), rule=f"must be the folder of one run, which holds {RUN_FILE}", got=got, fix=fix
+    )
 
 
 def require_own_profile(file: Path, *, fix: str) -> None:
@@ -441,8 +450,12 @@ def require_own_profile(file: Path, *, fix: str) -> None:
     content = parse_json(read_plain(file, fix=fix))
     digest = str(content["profile_digest"])
     if not is_digest_of(digest, content["profile"]):
-        rule = f"must be the profile whose digest stands in profile_digest ({shown(digest)[:12]})"
-        raise ArtifactError(where=f"{file}, key profile", rule=rule, got="another one, edited since", fix=fix)
+        raise ArtifactError(
+            where=f"{file}, key profile",
+            rule=f"must be the profile whose digest stands in profile_digest ({shown(digest)[:12]})",
+            got="another one, edited since",
+            fix=fix,
+        )
 
 
 def require_own_files(folder: Path) -> None:
@@ -455,9 +468,12 @@ def require_own_files(folder: Path) -> None:
         return
     linked = sorted(file.name for file in folder.iterdir() if file.is_symlink())
     if linked:
-        rule = "a run holds its files itself; what a link leads to is neither read nor published"
-        fix = "Put the files in their place, or remove the links"
-        raise ArtifactError(where=str(folder), rule=rule, got=f"links named {listed(linked)}", fix=fix)
+        raise ArtifactError(
+            where=str(folder),
+            rule="a run holds its files itself; what a link leads to is neither read nor published",
+            got=f"links named {listed(linked)}",
+            fix="Put the files in their place, or remove the links",
+        )
 
 
 def locate_run(runs: Path, profile: str, kind: str = "", *, is_fresh: bool) -> Path:

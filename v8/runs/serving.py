@@ -78,9 +78,12 @@ class Serving:
         """
         folder = self.place(series)
         if self.generation_of(series) != FIRST and not (folder / METADATA_FILE).is_file():
-            rule = f"{self.run / SERVING_FILE} says that this generation serves {series}"
-            fix = SERVING_FIX.replace("the file", "the folder").replace("it:", f"{SERVING_FILE}:")
-            raise ArtifactError(where=str(folder), rule=rule, got="no finished model there", fix=fix)
+            raise ArtifactError(
+                where=str(folder),
+                rule=f"{self.run / SERVING_FILE} says that this generation serves {series}",
+                got="no finished model there",
+                fix=SERVING_FIX.replace("the file", "the folder").replace("it:", f"{SERVING_FILE}:"),
+            )
         return folder
 
 
@@ -109,8 +112,9 @@ def read_serving(run: Path) -> Serving:
     if content is None:
         return Serving(run, {})
     fields = {**content, "run": run}
-    where = str(run / SERVING_FILE)
-    return records.checked(Serving, fields, where=where, fix=SERVING_FIX, rule=records.AS_WRITTEN)
+    return records.checked(
+        Serving, fields, where=str(run / SERVING_FILE), fix=SERVING_FIX, rule=records.AS_WRITTEN
+    )
 
 
 def served_folder(run: Path, series: str) -> Path:
@@ -168,9 +172,12 @@ def read_finished(folder: Path) -> FinishedSeries:
         history = read_history(folder / HISTORY_FILE)
         epochs_run = metadata.training.epochs_run
         if len(history) != epochs_run:
-            rule = f"must have a row for each of {epochs_run} epochs"
-            got = str(len(history))
-            raise ArtifactError(where=str(folder / HISTORY_FILE), rule=rule, got=got, fix="Restore it")
+            raise ArtifactError(
+                where=str(folder / HISTORY_FILE),
+                rule=f"must have a row for each of {epochs_run} epochs",
+                got=str(len(history)),
+                fix="Restore it",
+            )
         file = folder / TEST_LOSSES_FILE
         losses = FoldLosses.load(file) if file.exists() else None
         return FinishedSeries(metadata, history, read_sample(folder / FORECASTS_FILE), losses)

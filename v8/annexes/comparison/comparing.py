@@ -143,8 +143,12 @@ def check_places(options: ComparisonOptions) -> list[Path]:
         raise contradiction("param:full", other, "runs each profile's own epochs")
     out = options.out
     if out.exists() and not out.is_dir():
-        fix = "Choose another place for param:out"
-        raise ProfileError(where="param:out", rule="is a folder", got=f"the file {out}", fix=fix)
+        raise ProfileError(
+            where="param:out",
+            rule="is a folder",
+            got=f"the file {out}",
+            fix="Choose another place for param:out",
+        )
     for file in comparison_files(out):
         require_own("param:out", file, is_overwriting=options.overwrite)
     if not options.profiles:
@@ -187,9 +191,12 @@ def is_board(names: Sequence[str]) -> bool:
         return False
     trained = [name for name in others if not _forecasts(name)]
     if trained:
-        rule = "names profiles, which are trained, or what is compared as it is: runs, baselines, files"
-        got = f"{listed(trained)} among {len(names)} names"
-        raise ProfileError(where="param:profiles", rule=rule, got=got, fix="Leave out one kind")
+        raise ProfileError(
+            where="param:profiles",
+            rule="names profiles, which are trained, or what is compared as it is: runs, baselines, files",
+            got=f"{listed(trained)} among {len(names)} names",
+            fix="Leave out one kind",
+        )
     return True
 
 

@@ -206,11 +206,13 @@ def compare_runs(runs: Sequence[Path], *, baseline: str | None, command: str) ->
         descriptions = []
         for run, record in zip(runs, records, strict=True):
             descriptions.append(f"{run} of {record.source}, {listed(list(record.series))}")
-        rule = (
-            "compares runs of one source that have finished the same series and share windows of its candles"
+        raise ArtifactError(
+            where="param:profiles",
+            rule="compares runs of one source that have finished the same series and share windows "
+            "of its candles",
+            got=listed(descriptions),
+            fix="Name runs of the same series and months, or profiles, which are trained on the same candles",
         )
-        fix = "Name runs of the same series and months, or profiles, which are trained on the same candles"
-        raise ArtifactError(where="param:profiles", rule=rule, got=listed(descriptions), fix=fix)
     num_bars = {}
     formulas = {}
     failures = {}
@@ -245,9 +247,12 @@ def _names_of(runs: Sequence[Path], records: Sequence[RunRecord]) -> list[str]:
     """
     for run in runs:
         if runs.count(run) > 1:
-            got = f"{run} {runs.count(run)} times"
-            fix = "Name each run once"
-            raise ProfileError(where="param:profiles", rule="compares different runs", got=got, fix=fix)
+            raise ProfileError(
+                where="param:profiles",
+                rule="compares different runs",
+                got=f"{run} {runs.count(run)} times",
+                fix="Name each run once",
+            )
     profiles = [record.profile_name for record in records]
     return [
         profile if profiles.count(profile) == 1 else str(run)
@@ -258,14 +263,19 @@ def _names_of(runs: Sequence[Path], records: Sequence[RunRecord]) -> list[str]:
 def _check_names(names: Sequence[str], baseline: str) -> None:
     for name in names:
         if names.count(name) > 1:
-            rule = "compares profiles of different names"
-            got = f"{name} {names.count(name)} times"
-            fix = "Give each file its own name: key"
-            raise ProfileError(where="param:profiles", rule=rule, got=got, fix=fix)
+            raise ProfileError(
+                where="param:profiles",
+                rule="compares profiles of different names",
+                got=f"{name} {names.count(name)} times",
+                fix="Give each file its own name: key",
+            )
     if baseline not in names:
-        rule = f"is one of the compared profiles ({', '.join(names)})"
-        fix = "Add it to param:profiles or choose another"
-        raise ProfileError(where="param:baseline_profile", rule=rule, got=repr(baseline), fix=fix)
+        raise ProfileError(
+            where="param:baseline_profile",
+            rule=f"is one of the compared profiles ({', '.join(names)})",
+            got=repr(baseline),
+            fix="Add it to param:profiles or choose another",
+        )
 
 
 def _read_candles(

@@ -189,9 +189,12 @@ def require_same_comparison(folder: Path, comparison: Comparison) -> None:
     keys = ("source", "series", "num_bars", "epochs", "num_repeats", "baseline")
     others = [key for key in keys if content.get(key) != planned[key]]
     if others:
-        rule = "a comparison is replaced only by the same one, measured again"
-        got = f"a comparison there with another {listed(others)}"
-        raise ProfileError(where=f"param:out {folder}", rule=rule, got=got, fix=fix)
+        raise ProfileError(
+            where=f"param:out {folder}",
+            rule="a comparison is replaced only by the same one, measured again",
+            got=f"a comparison there with another {listed(others)}",
+            fix=fix,
+        )
 
 
 def write_comparison(folder: Path, comparison: Comparison) -> None:

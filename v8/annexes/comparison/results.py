@@ -332,10 +332,12 @@ def _require_same_candles(cells: Mapping[str, Cell]) -> None:
             error = cell.losses.mean(task, NAIVE)
             first_name, first_error = errors.setdefault(task, (name, error))
             if abs(error - first_error) > SAME_SHARE * max(error, first_error):
-                rule = "models are compared on the same candles, on which naive has the same error"
-                got = f"{error:.4g} for {name} and {first_error:.4g} for {first_name} in {task}"
-                fix = "Compare models that were trained on candles of one source"
-                raise ArtifactError(where=str(cell.series), rule=rule, got=got, fix=fix)
+                raise ArtifactError(
+                    where=str(cell.series),
+                    rule="models are compared on the same candles, on which naive has the same error",
+                    got=f"{error:.4g} for {name} and {first_error:.4g} for {first_name} in {task}",
+                    fix="Compare models that were trained on candles of one source",
+                )
 
 
 def _with_common_baselines(cells: Mapping[str, Cell]) -> dict[str, Cell]:

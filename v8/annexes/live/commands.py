@@ -54,9 +54,9 @@ def forecast(
 
     for flag, is_used in (("--alert", alert), ("--alerts-only", alerts_only)):
         if is_used and not post:
-            rule = "says what is sent"
-            fix = "Name the receiver with --post URL"
-            raise ProfileError(where=flag, rule=rule, got="no --post", fix=fix)
+            raise ProfileError(
+                where=flag, rule="says what is sent", got="no --post", fix="Name the receiver with --post URL"
+            )
 
     receiver = None
     wishes = None
@@ -68,9 +68,11 @@ def forecast(
         wishes = Wishes(tuple(map(Limit.parse, alert or ())), has_forecasts=not alerts_only)
 
     if not cli.open_candles(source, data_dir, tables, cli.opening(place, runtime)).is_publishable:
-        got = "a simulated market, which has none"
         raise ProfileError(
-            where=f"--source {source}", rule="a ledger is about the future", got=got, fix="Use --source live"
+            where=f"--source {source}",
+            rule="a ledger is about the future",
+            got="a simulated market, which has none",
+            fix="Use --source live",
         )
 
     from v8.annexes.live.ledger.watching import ServingModels, forecast_into_ledger
@@ -125,9 +127,12 @@ def track(
     if publish and names:
         raise contradiction("--publish", "--series", "publishes the forecasts of all series")
     if repair and not publish:
-        rule = "repairs what was published"
-        fix = "Name the dataset with --publish"
-        raise ProfileError(where="--repair", rule=rule, got="no --publish", fix=fix)
+        raise ProfileError(
+            where="--repair",
+            rule="repairs what was published",
+            got="no --publish",
+            fix="Name the dataset with --publish",
+        )
     cli.require_one_of("--format", output_format, ("table", "json", "csv"))
 
     if ledger.exists():
@@ -242,10 +247,12 @@ def update(
     cli.require_one_of("--from", start, work.STARTS)
     cli.require_one_of("--when", when, work.STALENESS_RULES)
     if max_age is not None and (when != "age" or not math.isfinite(max_age)):
-        rule = "is a number of days, for --when age"
-        fix = "Write for example param:max_age 7, or leave it out"
-        got = f"{max_age} with param:when {when}"
-        raise ProfileError(where="param:max_age", rule=rule, got=got, fix=fix)
+        raise ProfileError(
+            where="param:max_age",
+            rule="is a number of days, for --when age",
+            got=f"{max_age} with param:when {when}",
+            fix="Write for example param:max_age 7, or leave it out",
+        )
     # The source of the run, or the one that has newer candles of the same market.
     candles = cli.open_candles(source or present_source(read_run(run).source), data_dir, tables)
     if ledger is None and DEFAULT_LEDGER.exists():

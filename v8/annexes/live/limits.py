@@ -73,9 +73,12 @@ class Limit:
         """
         parts = _LIMIT.fullmatch(text.replace(" ", ""))
         if not parts:
-            rule = f"is {' or '.join(KINDS)}, above a number of per cent, for all series or for one"
-            fix = "Write for example 'volatility>2' or 'BTCUSDT-15m:range>3'"
-            raise ProfileError(where="param:alert", rule=rule, got=repr(text), fix=fix)
+            raise ProfileError(
+                where="param:alert",
+                rule=f"is {' or '.join(KINDS)}, above a number of per cent, for all series or for one",
+                got=repr(text),
+                fix="Write for example 'volatility>2' or 'BTCUSDT-15m:range>3'",
+            )
         series = parts["series"] and str(Series.parse(parts["series"]))
         return cls(parts["kind"], float(parts["percent"]), series)
 

@@ -175,8 +175,9 @@ def read_promotions(run: Path) -> Promotions:
     if content is None:
         return Promotions(run, {}, ())
     fields = {**content, "run": run}
-    where = str(run / SERVING_FILE)
-    return records.checked(Promotions, fields, where=where, fix=SERVING_FIX, rule=records.AS_WRITTEN)
+    return records.checked(
+        Promotions, fields, where=str(run / SERVING_FILE), fix=SERVING_FIX, rule=records.AS_WRITTEN
+    )
 
 
 def list_generations(run: Path) -> list[str]:

@@ -343,9 +343,12 @@ class Renewal:
         if missing and finished:
             fix = series_advice(missing[0], finished, f"The run has {listed(finished)}")
         if missing or not names:
-            rule = "what is updated is a finished series of the run"
-            got = listed(missing) if names else "a run without any"
-            raise ArtifactError(where=str(self.run), rule=rule, got=got, fix=fix)
+            raise ArtifactError(
+                where=str(self.run),
+                rule="what is updated is a finished series of the run",
+                got=listed(missing) if names else "a run without any",
+                fix=fix,
+            )
         return tuple(Series.parse(name) for name in names)
 
     def unfinished_generations(self, series: Sequence[Series]) -> Iterator[tuple[str, tuple[Series, ...]]]:
@@ -360,8 +363,12 @@ class Renewal:
             try:
                 record = read_run(folder)
             except ArtifactError as error:
-                fix = f"Restore it, or remove this generation, if {SERVING_FILE} does not name it"
-                raise ArtifactError(where=error.where, rule=error.rule, got=error.got, fix=fix) from error
+                raise ArtifactError(
+                    where=error.where,
+                    rule=error.rule,
+                    got=error.got,
+                    fix=f"Restore it, or remove this generation, if {SERVING_FILE} does not name it",
+                ) from error
             decided = {
                 decision.series
                 for decision in serving.decisions
@@ -370,10 +377,12 @@ class Renewal:
             undecided_names = record.series.keys() - decided
             undecided = tuple(one_series for one_series in series if str(one_series) in undecided_names)
             if undecided and record.source != self.source.name:
-                rule = f"was begun with param:source {record.source} and is finished with it"
-                got = f"param:source {self.source.name}"
-                fix = "Use the same source, or remove this folder, which serves nothing yet"
-                raise ArtifactError(where=str(folder), rule=rule, got=got, fix=fix)
+                raise ArtifactError(
+                    where=str(folder),
+                    rule=f"was begun with param:source {record.source} and is finished with it",
+                    got=f"param:source {self.source.name}",
+                    fix="Use the same source, or remove this folder, which serves nothing yet",
+                )
             if undecided:
                 yield generation, undecided
 

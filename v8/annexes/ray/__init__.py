@@ -141,10 +141,12 @@ def _driver() -> Process:
 
 
 def _ray_ended() -> SeriesError:
-    location = "param:engine ray"
-    got = "the end of one of its processes: GCS, raylet or an agent of it"
-    fix = "Repeat the same command; it goes on from what is saved"
-    return SeriesError(where=location, rule="needs Ray to live until every series is made", got=got, fix=fix)
+    return SeriesError(
+        where="param:engine ray",
+        rule="needs Ray to live until every series is made",
+        got="the end of one of its processes: GCS, raylet or an agent of it",
+        fix="Repeat the same command; it goes on from what is saved",
+    )
 
 
 # From here on: in the driver.
@@ -319,9 +321,12 @@ def _task_resource(
     """
     has_gpu = resources.get("GPU", 0) >= 1
     if placement.device == "gpu" and not has_gpu:
-        rule = "needs a GPU among the resources of the Ray cluster"
-        fix = "Start Ray on a machine with a GPU, or use param:device auto"
-        raise ProfileError(where="param:device gpu", rule=rule, got="none", fix=fix)
+        raise ProfileError(
+            where="param:device gpu",
+            rule="needs a GPU among the resources of the Ray cluster",
+            got="none",
+            fix="Start Ray on a machine with a GPU, or use param:device auto",
+        )
     own_settings = SINGLE_THREADED.items()  # a driver without a GPU has set these for itself
     variables = {
         name: value for name, value in os.environ.items() - own_settings if name.startswith(_INHERITED)
@@ -337,9 +342,12 @@ def _task_resource(
 def _unsuitable_worker(error: BaseException) -> V8Error:
     """Return the error for a worker that cannot run v8."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    rule = "needs v8 on every machine of the cluster, in the Python that Ray was started with"
-    fix = "Install there what is installed here, and start Ray there from that Python"
-    return V8Error(where="param:engine ray", rule=rule, got=shown(lines[-1], 300), fix=fix)
+    return V8Error(
+        where="param:engine ray",
+        rule="needs v8 on every machine of the cluster, in the Python that Ray was started with",
+        got=shown(lines[-1], 300),
+        fix="Install there what is installed here, and start Ray there from that Python",
+    )
 
 
 def _connect(placement: Placement) -> Any:
@@ -376,9 +384,12 @@ def _join(ray: Any, address: str) -> None:
         ray.init(address=address, log_to_driver=False, logging_level="error")
     except (OSError, RuntimeError, ValueError, AssertionError) as error:
         message = shown(" ".join(str(error).split()), 150) or type(error).__name__
-        rule = "is auto or HOST:PORT of a Ray cluster that this machine is in, with its Ray and Python"
-        fix = "Run here: ray start --address=HOST:PORT; if it asks for a token, set RAY_AUTH_MODE=token"
-        raise ProfileError(where="param:address", rule=rule, got=f"{address} ({message})", fix=fix) from error
+        raise ProfileError(
+            where="param:address",
+            rule="is auto or HOST:PORT of a Ray cluster that this machine is in, with its Ray and Python",
+            got=f"{address} ({message})",
+            fix="Run here: ray start --address=HOST:PORT; if it asks for a token, set RAY_AUTH_MODE=token",
+        ) from error
 
 
 def _start(ray: Any, placement: Placement) -> None:
@@ -473,16 +484,21 @@ def _refusal(driver_environment: dict[str, str], marker: Path) -> V8Error | None
         return error
     different = [name for name, value in driver_environment.items() if environment.get(name) != value]
     if different:
-        rule = "must have the versions of the machine that v8 was called on"
-        got = ", ".join(
-            f"{name} {environment.get(name)} for {driver_environment[name]}" for name in different
+        return V8Error(
+            where=location,
+            rule="must have the versions of the machine that v8 was called on",
+            got=", ".join(
+                f"{name} {environment.get(name)} for {driver_environment[name]}" for name in different
+            ),
+            fix="Install the same versions there, or results would differ from machine to machine",
         )
-        fix = "Install the same versions there, or results would differ from machine to machine"
-        return V8Error(where=location, rule=rule, got=got, fix=fix)
     if not marker.exists():
-        rule = f"must see the run folder {marker.parent}, on a file system that all machines share"
-        fix = "Name with param:runs (or param:out) a folder that is at the same path on every machine"
-        return StorageError(where=location, rule=rule, got="none there, or another one", fix=fix)
+        return StorageError(
+            where=location,
+            rule=f"must see the run folder {marker.parent}, on a file system that all machines share",
+            got="none there, or another one",
+            fix="Name with param:runs (or param:out) a folder that is at the same path on every machine",
+        )
     return None
 
 

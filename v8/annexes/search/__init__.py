@@ -113,10 +113,13 @@ def read_ranges(file: Path, profile: Profile) -> Ranges:
         location = under_key(str(file), key)
         top_key, _, _ = key_places().get(key, key).partition(".")
         if top_key in FIXED.split():
-            rule = (
-                f"no search changes {', '.join(FIXED.split())}: all trials are evaluated on the same windows"
+            raise ProfileError(
+                where=location,
+                rule=f"no search changes {', '.join(FIXED.split())}: all trials are evaluated on the "
+                "same windows",
+                got=key,
+                fix="Take it out",
             )
-            raise ProfileError(where=location, rule=rule, got=key, fix="Take it out")
         for value in value_range.examples():
             try:
                 profile.but(**{key: value})

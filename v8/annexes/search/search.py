@@ -281,10 +281,12 @@ class Search:
         is_complete = self.trials["state"] == "complete"
         complete = self.trials[is_complete].sort_values(["plateau", "objective"])
         if complete.empty:
-            rule = "needs a trial that goes through all folds"
-            got = f"{len(self.trials)} others"
-            fix = "Allow more time, or mend the ranges"
-            raise SeriesError(where=str(self.path), rule=rule, got=got, fix=fix)
+            raise SeriesError(
+                where=str(self.path),
+                rule="needs a trial that goes through all folds",
+                got=f"{len(self.trials)} others",
+                fix="Allow more time, or mend the ranges",
+            )
         best = complete.iloc[0]
         self.trials.loc[complete.index[0], "state"] = "winner"
         return changed(self.start.profile, self.ranges, {key: best[key] for key in self.ranges})
@@ -304,9 +306,12 @@ class Search:
         is_begun = (self.path / START / PLAN_FILE).exists()
         others = [name for name in FILES if os.path.lexists(self.path / name)]
         if others and not is_begun:
-            rule = "a search begins where none of the files lies that it writes in the end"
-            fix = "Move them away, or choose another param:out"
-            raise ArtifactError(where=str(self.path), rule=rule, got=listed(others), fix=fix)
+            raise ArtifactError(
+                where=str(self.path),
+                rule="a search begins where none of the files lies that it writes in the end",
+                got=listed(others),
+                fix="Move them away, or choose another param:out",
+            )
 
     def _folder(self, profile: Profile) -> Path:
         return self.path / (START if profile == self.start.profile else profile.name)
@@ -335,9 +340,12 @@ class Search:
             self._add_note(f"{profile.name}: {fold.folder}.")
             summary = run_fold(path, backtest, fold, self.source, self.engine, observer=self.observer)
             for failure in summary.failures:
-                location = f"{failure.series} in {fold.folder}"
-                fix = "Mend that and repeat"
-                raise SeriesError(where=location, rule="must be evaluated", got=str(failure.reason), fix=fix)
+                raise SeriesError(
+                    where=f"{failure.series} in {fold.folder}",
+                    rule="must be evaluated",
+                    got=str(failure.reason),
+                    fix="Mend that and repeat",
+                )
             cells += self._cells(profile, [fold])
             yield results_of(self._plan, cells, {})
 

@@ -260,8 +260,13 @@ def _translated(file: Path, error: Exception) -> V8Error:
     got = f"{type(cause).__name__}: {cause}"
     if getattr(cause, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF not in _STORAGE_ERROR_CODES:
         return _refusal(file, got)
-    fix = "Free some space, mend its permissions or wait for the other process, and repeat the same command"
-    return StorageError(where=str(file), rule="must be a file that can be read and written", got=got, fix=fix)
+    return StorageError(
+        where=str(file),
+        rule="must be a file that can be read and written",
+        got=got,
+        fix="Free some space, mend its permissions or wait for the other process, and repeat the "
+        "same command",
+    )
 
 
 def _refusal(file: Path, got: str) -> ArtifactError:

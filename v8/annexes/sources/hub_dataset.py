@@ -72,10 +72,11 @@ class HubSource:
         url = f"{self._address.url}/datasets/{self.dataset.repo}/resolve/{self._commit}/{path}"
         content = self.downloader.fetch(url, max_bytes=MAX_CSV_BYTES, auth=self._address.auth)
         if content is None:
-            rule = f"needs {path} in the dataset {self.dataset.repo}"
-            fix = f"Choose another series, or name another dataset in {DATASET_VARIABLE}"
             raise UnknownSeriesError(
-                where=f"{series} from {self.name}", rule=rule, got="no such file", fix=fix
+                where=f"{series} from {self.name}",
+                rule=f"needs {path} in the dataset {self.dataset.repo}",
+                got="no such file",
+                fix=f"Choose another series, or name another dataset in {DATASET_VARIABLE}",
             )
         table = read_csv_table(content, series, url)
         return check_candles(table, series, source=self.name, now_s=int(self.now())).newest(num_bars, end_s)
@@ -94,17 +95,22 @@ class HubSource:
         try:
             return _Revision.model_validate_json(answer or b"").sha
         except ValidationError as error:
-            got = "no such dataset or revision" if answer is None else repr(shown(str(answer[:40])))
-            rule = "must return the commit of a public dataset"
-            fix = f"Check {DATASET_VARIABLE}, and that the Hub can be reached"
-            raise DataError(where=url, rule=rule, got=got, fix=fix) from error
+            raise DataError(
+                where=url,
+                rule="must return the commit of a public dataset",
+                got="no such dataset or revision" if answer is None else repr(shown(str(answer[:40]))),
+                fix=f"Check {DATASET_VARIABLE}, and that the Hub can be reached",
+            ) from error
 
 
 def read_dataset(name: str | None) -> Dataset:
     """Read the name of a dataset, `USER/NAME` or `USER/NAME@REVISION`; None means the lineage's."""
     parts = _NAME.fullmatch(name or DEFAULT_DATASET)
     if not parts or ".." in parts[0]:
-        rule = "names a dataset on the Hub, USER/NAME or USER/NAME@REVISION"
-        fix = f"Correct it, or unset it for {DEFAULT_DATASET}"
-        raise ProfileError(where=DATASET_VARIABLE, rule=rule, got=repr(name), fix=fix)
+        raise ProfileError(
+            where=DATASET_VARIABLE,
+            rule="names a dataset on the Hub, USER/NAME or USER/NAME@REVISION",
+            got=repr(name),
+            fix=f"Correct it, or unset it for {DEFAULT_DATASET}",
+        )
     return Dataset(parts["repo"], parts["revision"] or "main")

@@ -209,9 +209,12 @@ def _read_rates(content: bytes, location: str) -> pd.DataFrame:
     try:
         rows = [(int(row["fundingTime"]), float(row["fundingRate"])) for row in answer]
     except (TypeError, KeyError, ValueError) as error:
-        rule = "funding comes as a list of rows with fundingTime and fundingRate"
-        fix = "Try again later, or ask another address of the API"
-        raise DataError(where=location, rule=rule, got=shown(answer), fix=fix) from error
+        raise DataError(
+            where=location,
+            rule="funding comes as a list of rows with fundingTime and fundingRate",
+            got=shown(answer),
+            fix="Try again later, or ask another address of the API",
+        ) from error
     times = np.array([row[0] for row in rows], np.int64)
     rates = pd.DataFrame({TIME: times, FUNDING_RATE: [row[1] for row in rows]})
     rates[FUNDING_RATE] = rates[FUNDING_RATE].astype(np.float64)
@@ -224,9 +227,12 @@ def _require_plausible(rates: pd.DataFrame, location: str) -> None:
     is_wrong = ~(rates[FUNDING_RATE].abs() <= _MOST_RATE) | ~(rates[TIME].diff().fillna(1) > 0)
     if is_wrong.any():
         row = rates[is_wrong].iloc[0]
-        rule = f"rates of funding lie between {-_MOST_RATE:g} and {_MOST_RATE:g}, in the order of time"
-        got = f"{row[FUNDING_RATE]:g} at {iso(row[TIME] / 1_000)}"
-        raise DataError(where=f"funding of {location}", rule=rule, got=got, fix="Try again later")
+        raise DataError(
+            where=f"funding of {location}",
+            rule=f"rates of funding lie between {-_MOST_RATE:g} and {_MOST_RATE:g}, in the order of time",
+            got=f"{row[FUNDING_RATE]:g} at {iso(row[TIME] / 1_000)}",
+            fix="Try again later",
+        )
 
 
 def _required(rates: pd.DataFrame, known_until_s: int, name: str, series: Series, source: str) -> SourceTable:

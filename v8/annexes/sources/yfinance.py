@@ -125,10 +125,12 @@ def ticker_of(series: Series) -> str:
     text = os.environ.get(SYMBOLS_VARIABLE, "")
     parts = [_NAMED.fullmatch(part) for part in text.split(",") if part.strip()]
     if None in parts:
-        rule = "names pairs and their tickers at Yahoo, such as OPUSDT=OP-USD, comma-separated"
-        got = repr(shown(text, 120))
-        fix = "Correct it or unset it"
-        raise ProfileError(where=SYMBOLS_VARIABLE, rule=rule, got=got, fix=fix)
+        raise ProfileError(
+            where=SYMBOLS_VARIABLE,
+            rule="names pairs and their tickers at Yahoo, such as OPUSDT=OP-USD, comma-separated",
+            got=repr(shown(text, 120)),
+            fix="Correct it or unset it",
+        )
     named = {plain_symbol(part["symbol"]): part["ticker"] for part in parts if part}
     if series.symbol in named:
         return named[series.symbol]

@@ -144,8 +144,12 @@ def check_wandb() -> None:
     """
     is_online = os.environ.get("WANDB_MODE", "online") not in {"offline", "disabled", "dryrun"}
     if is_online and not import_module("wandb").login(prompt=False):
-        rule = "needs a login, or WANDB_MODE=offline to keep everything on this machine"
-        raise ProfileError(where="param:track wandb", rule=rule, got="neither", fix="Run: wandb login")
+        raise ProfileError(
+            where="param:track wandb",
+            rule="needs a login, or WANDB_MODE=offline to keep everything on this machine",
+            got="neither",
+            fix="Run: wandb login",
+        )
 
 
 class MlflowRuns:
@@ -259,9 +263,12 @@ def check_mlflow() -> None:
         with _settings():
             import_module("mlflow.tracking").MlflowClient(tracking_uri=uri)
     except (mlflow_error, OSError, ValueError, ImportError) as error:  # the last: no driver of a database
-        rule = "is the address of a server, a folder or a database that MLflow can open"
-        fix = f"Correct it, or unset {URI_VARIABLE} to keep everything in the run folder"
-        raise ProfileError(where=URI_VARIABLE, rule=rule, got=_first_line(error), fix=fix) from None
+        raise ProfileError(
+            where=URI_VARIABLE,
+            rule="is the address of a server, a folder or a database that MLflow can open",
+            got=_first_line(error),
+            fix=f"Correct it, or unset {URI_VARIABLE} to keep everything in the run folder",
+        ) from None
 
 
 def _settings() -> AbstractContextManager[None]:

@@ -142,10 +142,12 @@ def mean_variance(ranges_NH: FloatArray, smallest_variance: float = _MIN_VARIANC
 def require_ranges(market: MarketWindows, location: str) -> None:
     """Refuse windows whose bars all lack a range: nothing shows how far a price moves within a bar."""
     if log_ranges(market.actual_NHC).max(initial=0.0) <= _MIN_RANGE:
-        rule = "bars without a range, whose high is their low, cannot be scored"
-        got = f"none with one in {len(market.last_close_N):,} windows"
-        fix = "Name other series with param:series, or take candles with their highs and lows"
-        raise DataError(where=location, rule=rule, got=got, fix=fix)
+        raise DataError(
+            where=location,
+            rule="bars without a range, whose high is their low, cannot be scored",
+            got=f"none with one in {len(market.last_close_N):,} windows",
+            fix="Name other series with param:series, or take candles with their highs and lows",
+        )
 
 
 def calibrate_forecast(
@@ -464,9 +466,12 @@ def _require_finite(location: str, outcome: RuleOutcome) -> None:
     """Refuse an outcome that numbers cannot hold: no file or page could show it."""
     beyond = [label for label, values in outcome.items() if not np.isfinite(values).all()]
     if beyond:
-        rule = "every gain and figure is a finite number"
-        fix = "Name the other series with param:series; these prices move too far from bar to bar"
-        raise DataError(where=location, rule=rule, got=f"others in {listed(beyond)}", fix=fix)
+        raise DataError(
+            where=location,
+            rule="every gain and figure is a finite number",
+            got=f"others in {listed(beyond)}",
+            fix="Name the other series with param:series; these prices move too far from bar to bar",
+        )
 
 
 def _rule_result(rule: str, series: str, gains: pd.DataFrame, best: str) -> RuleResult:

@@ -335,7 +335,9 @@ def require_causal(
             got = f"a last range of {ranges_H[-1]:.7g} instead of {alone.ranges_NH[0, -1]:.7g}"
         if not is_same:
             issued_s = int(span.table.open_time_s[-1]) + span.table.series.bar_s
-            location = f"{span.table.series}, forecast of {name} at {iso(issued_s)}"
-            rule = "is the same from candles that end where it is issued"
-            fix = "Find what of it reads later candles: until then no sum of money means anything"
-            raise ArtifactError(where=location, rule=rule, got=got, fix=fix)
+            raise ArtifactError(
+                where=f"{span.table.series}, forecast of {name} at {iso(issued_s)}",
+                rule="is the same from candles that end where it is issued",
+                got=got,
+                fix="Find what of it reads later candles: until then no sum of money means anything",
+            )

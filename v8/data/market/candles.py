@@ -318,9 +318,12 @@ def require_newest(candles: Candles) -> None:
     """Refuse candles whose newest row was dropped: a forecast would be of a bar that has already closed."""
     lost = candles.report.newest_lost
     if lost:
-        rule = "a forecast starts after the newest candle, which must be usable"
-        fix = f"Correct it; to forecast from {candles.report.last_open} all the same, remove it"
-        raise DataError(where=f"{candles.series} from {candles.source}", rule=rule, got=lost.told, fix=fix)
+        raise DataError(
+            where=f"{candles.series} from {candles.source}",
+            rule="a forecast starts after the newest candle, which must be usable",
+            got=lost.told,
+            fix=f"Correct it; to forecast from {candles.report.last_open} all the same, remove it",
+        )
 
 
 def require_one_unit(candles: Candles) -> None:
@@ -330,25 +333,33 @@ def require_one_unit(candles: Candles) -> None:
     leaps = np.where(np.diff(candles.segment) == 0, np.abs(np.log(opened[1:] / close[:-1])), 0.0)
     if leaps.max(initial=0.0) > MAX_LEAP:
         row = int(leaps.argmax())
-        rule = f"no bar opens {np.exp(MAX_LEAP):.2g} times above or below the close before it"
-        got = f"{opened[row + 1]:.10g} after {close[row]:.10g} at {iso(candles.open_time_s[row + 1])}"
-        fix = "Write all prices in one unit, and correct values that are not prices"
-        raise DataError(where=f"{candles.series} from {candles.source}", rule=rule, got=got, fix=fix)
+        raise DataError(
+            where=f"{candles.series} from {candles.source}",
+            rule=f"no bar opens {np.exp(MAX_LEAP):.2g} times above or below the close before it",
+            got=f"{opened[row + 1]:.10g} after {close[row]:.10g} at {iso(candles.open_time_s[row + 1])}",
+            fix="Write all prices in one unit, and correct values that are not prices",
+        )
 
 
 def require_num_bars(num_bars: int, series: Series) -> None:
     """Refuse a request for less than one candle."""
     if num_bars < 1:
-        rule = "at least 1 bar must be requested"
-        fix = "Raise the number of bars"
-        raise DataError(where=str(series), rule=rule, got=str(num_bars), fix=fix)
+        raise DataError(
+            where=str(series),
+            rule="at least 1 bar must be requested",
+            got=str(num_bars),
+            fix="Raise the number of bars",
+        )
 
 
 def none_until(end_s: int, first_s: int, location: str) -> DataError:
     """Return the error for a request for candles from before the first one."""
-    rule = f"needs a candle that opens at or before {iso(end_s)}"
-    got = f"the first one at {iso(first_s)}"
-    return DataError(where=location, rule=rule, got=got, fix="Ask for a later time")
+    return DataError(
+        where=location,
+        rule=f"needs a candle that opens at or before {iso(end_s)}",
+        got=f"the first one at {iso(first_s)}",
+        fix="Ask for a later time",
+    )
 
 
 def assembled(

@@ -160,14 +160,18 @@ def _read_times(column: pd.Series, series: Series, location: str) -> frames.Open
         unreadable = column[~times.is_readable]
         first = ", ".join(shown(item, 40) for item in unreadable[:MAX_LISTED])
         if unreadable.map(_is_time_of_day).all():
-            rule = "an open time is a date and a time of day in one column"
-            got = f"{len(unreadable)} of {len(column)} without a date: {first}"
-            fix = "Join date and time, such as 2024-07-13 01:00:00, in UTC"
-            raise DataError(where=location, rule=rule, got=got, fix=fix)
-        rule = "an open time is a number of s, ms, us or ns after 2001-09, or ISO 8601 text"
-        got = f"{len(unreadable)} of {len(column)} others: {first}"
-        fix = "Correct the time column; a row without its time cannot be placed"
-        raise DataError(where=location, rule=rule, got=got, fix=fix)
+            raise DataError(
+                where=location,
+                rule="an open time is a date and a time of day in one column",
+                got=f"{len(unreadable)} of {len(column)} without a date: {first}",
+                fix="Join date and time, such as 2024-07-13 01:00:00, in UTC",
+            )
+        raise DataError(
+            where=location,
+            rule="an open time is a number of s, ms, us or ns after 2001-09, or ISO 8601 text",
+            got=f"{len(unreadable)} of {len(column)} others: {first}",
+            fix="Correct the time column; a row without its time cannot be placed",
+        )
     _require_timeframe(times.steps_s, series, location)
     return times
 
@@ -232,10 +236,12 @@ class _Rows:
     def require_few(self, num_bad: int, reason: str) -> None:
         """Refuse the series if too many rows are unusable."""
         if num_bad > MAX_DROPPED_SHARE * self.report.num_read:
-            rule = f"at most {MAX_DROPPED_SHARE:.0%} of the rows may be unusable"
-            got = f"{num_bad} of {self.report.num_read}, {reason}"
-            fix = "Check that the file is of this symbol and timeframe, and its columns and time zone"
-            raise DataError(where=self.location, rule=rule, got=got, fix=fix)
+            raise DataError(
+                where=self.location,
+                rule=f"at most {MAX_DROPPED_SHARE:.0%} of the rows may be unusable",
+                got=f"{num_bad} of {self.report.num_read}, {reason}",
+                fix="Check that the file is of this symbol and timeframe, and its columns and time zone",
+            )
 
 
 def _numbers(column: pd.Series, location: str) -> Values:
@@ -247,9 +253,12 @@ def _numbers(column: pd.Series, location: str) -> Values:
 
 def _require_rows(num_left: int, num_read: int, location: str) -> None:
     if num_left == 0:
-        rule = "needs at least one closed candle"
-        got = f"none in {num_read} rows"
-        raise DataError(where=location, rule=rule, got=got, fix="Fetch a longer history")
+        raise DataError(
+            where=location,
+            rule="needs at least one closed candle",
+            got=f"none in {num_read} rows",
+            fix="Fetch a longer history",
+        )
 
 
 def _odd_texts(frame: pd.DataFrame, columns: Sequence[str], values: Values) -> list[str]:
@@ -299,8 +308,12 @@ def _without_unclosed(rows: _Rows, now_s: float) -> _Rows:
     if len(np.unique(rows.open_us[is_unclosed])) > 1:
         rule = f"only the running bar may end after now, {iso(now_s)}"
         got = rows.opens(is_unclosed)
-        fix = "Check the clock of this machine and the unit and time zone of the file"
-        raise DataError(where=rows.location, rule=rule, got=f"bars that open at {got}", fix=fix)
+        raise DataError(
+            where=rows.location,
+            rule=rule,
+            got=f"bars that open at {got}",
+            fix="Check the clock of this machine and the unit and time zone of the file",
+        )
     num_unclosed = rows.report.num_unclosed + int(is_unclosed.sum())
     return rows.at(~is_unclosed, num_unclosed=num_unclosed)
 
@@ -374,8 +387,9 @@ def _require_timeframe(steps_s: Values, series: Series, location: str) -> None:
         rule = f"needs candles that open {series.bar_s:,} s apart ({series.timeframe})"
         fix = "Fetch candles of that timeframe, or name the series, or load the forecaster, of this one"
         name = f" ({TIMEFRAMES[step_s]})" if step_s in TIMEFRAMES else ""
-        got = f"rows that are mostly {step_s:,.10g} s apart{name}"
-        raise DataError(where=location, rule=rule, got=got, fix=fix)
+        raise DataError(
+            where=location, rule=rule, got=f"rows that are mostly {step_s:,.10g} s apart{name}", fix=fix
+        )
 
 
 def _after_last_relisting(rows: _Rows) -> _Rows:
@@ -395,9 +409,12 @@ def _require_open_market(rows: _Rows) -> None:
     """Refuse a market with closing hours."""
     closed = closed_hours(rows.open_us // US_PER_S, rows.series.bar_s)
     if closed:
-        rule = "v8 forecasts markets that never close, such as those of coins"
-        fix = "Choose a market that trades around the clock; a longer history does not help"
-        raise DataError(where=rows.location, rule=rule, got=f"a market without candles in {closed}", fix=fix)
+        raise DataError(
+            where=rows.location,
+            rule="v8 forecasts markets that never close, such as those of coins",
+            got=f"a market without candles in {closed}",
+            fix="Choose a market that trades around the clock; a longer history does not help",
+        )
 
 
 def _require_continuity(rows: _Rows) -> None:
@@ -415,9 +432,12 @@ def _require_continuity(rows: _Rows) -> None:
         means = (
             f"opens {steps.mean():.2%} from the close before, and closes {swapped.mean():.2%} from the open"
         )
-        got = f"{means} before: open and close swapped, or prices in reverse order of their times"
-        fix = "Name the columns correctly (rows without names are time, open, high, low, close, volume)"
-        raise DataError(where=rows.location, rule="a bar opens where the one before closed", got=got, fix=fix)
+        raise DataError(
+            where=rows.location,
+            rule="a bar opens where the one before closed",
+            got=f"{means} before: open and close swapped, or prices in reverse order of their times",
+            fix="Name the columns correctly (rows without names are time, open, high, low, close, volume)",
+        )
 
 
 def closed_hours(open_time_s: Times, bar_s: int) -> str | None:

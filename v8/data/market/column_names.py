@@ -230,9 +230,12 @@ def _plain_names(names: Sequence[str]) -> list[str]:
 
 
 def _not_one(column: str, num_present: int, names: Sequence[str], location: str) -> DataError:
-    got = f"{num_present or 'none'} among {', '.join(names)}"
-    fix = "Rename the columns; prices without open, high, low and close are not candles"
-    return DataError(where=location, rule=f"needs one column {column}", got=got, fix=fix)
+    return DataError(
+        where=location,
+        rule=f"needs one column {column}",
+        got=f"{num_present or 'none'} among {', '.join(names)}",
+        fix="Rename the columns; prices without open, high, low and close are not candles",
+    )
 
 
 def _require_open_time(plain: Sequence[str], location: str) -> None:
@@ -242,8 +245,12 @@ def _require_open_time(plain: Sequence[str], location: str) -> None:
         rule = "a candle is placed by when it opens"
         got = f"{close_times[0]}, which is when it closes, and no open time"
         remainder = "the time from it to the next full minute"
-        fix = f"Add a column open_time: the close time plus {remainder}, less a bar"
-        raise DataError(where=location, rule=rule, got=got, fix=fix)
+        raise DataError(
+            where=location,
+            rule=rule,
+            got=got,
+            fix=f"Add a column open_time: the close time plus {remainder}, less a bar",
+        )
 
 
 def _named_volumes(plain: Sequence[str], series: Series) -> list[str]:
@@ -274,10 +281,12 @@ def _volumes(plain: Sequence[str], series: Series, location: str) -> list[str]:
     known = {*QUOTE_VOLUMES, *_OTHER_VOLUMES, *money}
     unknown = [name for name in plain if _VOLUME_WORD.search(name) and name not in known]
     if unknown:
-        rule = "a volume counts coins"
-        got = f"{listed(unknown)}, which may count coins, contracts or money"
-        fix = "Rename it to volume if it counts coins, else to quote_volume"
-        raise DataError(where=location, rule=rule, got=got, fix=fix)
+        raise DataError(
+            where=location,
+            rule="a volume counts coins",
+            got=f"{listed(unknown)}, which may count coins, contracts or money",
+            fix="Rename it to volume if it counts coins, else to quote_volume",
+        )
     return []
 
 
@@ -293,10 +302,12 @@ def _require_known(plain: Sequence[str], location: str) -> None:
     known = {*CLOSED_NAMES, *OPEN_NAMES}
     unknown = [name for name in plain if name not in known and _CLOSED_WORD.search(name)]
     if unknown:
-        rule = "a row is a closed bar"
-        got = f"the column {listed(unknown)}, which may tell that some are not closed"
-        fix = "Rename it to is_closed (true or false), or remove it"
-        raise DataError(where=location, rule=rule, got=got, fix=fix)
+        raise DataError(
+            where=location,
+            rule="a row is a closed bar",
+            got=f"the column {listed(unknown)}, which may tell that some are not closed",
+            fix="Rename it to is_closed (true or false), or remove it",
+        )
 
 
 Values = NDArray[np.float64]
@@ -352,9 +363,12 @@ def _prices(base: Values, quote: Values) -> tuple[Values, NDArray[np.bool_]]:
 def _require_no_price(volume: Values, low: Values, high: Values, location: str) -> None:
     """Refuse rows without names whose sixth value is an average price."""
     if len(volume) >= _FEWEST_ROWS and ((volume >= low) & (volume <= high)).all():
-        rule = "the sixth value of a row is its volume"
-        got = f"values such as {volume[0]:.10g} that all lie between low and high: an average price"
-        raise DataError(where=location, rule=rule, got=got, fix="Add a header that names the columns")
+        raise DataError(
+            where=location,
+            rule="the sixth value of a row is its volume",
+            got=f"values such as {volume[0]:.10g} that all lie between low and high: an average price",
+            fix="Add a header that names the columns",
+        )
 
 
 def _unclear(volumes: Mapping[str, Values], location: str) -> DataError:

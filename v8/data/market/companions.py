@@ -133,9 +133,12 @@ def _needed_columns(names: list[str], settings: TableSettings, location: str) ->
 
 
 def _wrong_columns(settings: TableSettings, got: str, location: str) -> DataError:
-    rule = f"needs a table with the columns {', '.join((settings.time, *settings.columns))}, each once"
-    fix = "Correct its header, or covariates in the profile"
-    return DataError(where=location, rule=rule, got=got, fix=fix)
+    return DataError(
+        where=location,
+        rule=f"needs a table with the columns {', '.join((settings.time, *settings.columns))}, each once",
+        got=got,
+        fix="Correct its header, or covariates in the profile",
+    )
 
 
 def _read_times(column: pd.Series, location: str) -> Times:
@@ -165,8 +168,12 @@ def _require_none(is_wrong: Mask, column: pd.Series, location: str, rule: str, f
     rows = np.flatnonzero(is_wrong)
     if len(rows):
         others = f" ({len(rows)} such rows)" if len(rows) > 1 else ""
-        got = f"{shown(repr(column.iloc[rows[0]]), 60)} in row {rows[0] + 1}{others}"
-        raise DataError(where=location, rule=rule, got=got, fix=fix)
+        raise DataError(
+            where=location,
+            rule=rule,
+            got=f"{shown(repr(column.iloc[rows[0]]), 60)} in row {rows[0] + 1}{others}",
+            fix=fix,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,9 +221,12 @@ class Companions:
         names = [*self._neighbour_columns, *(settings.file for settings in self._settings)]
         unknown = [repr(name) for name in self._in_memory if name not in names]
         if unknown:
-            rule = f"names only covariates of the features: {listed(names) or 'nothing'}"
-            fix = "Give candles by their symbol and tables by the name of their file, and nothing else"
-            raise DataError(where="covariates", rule=rule, got=listed(unknown), fix=fix)
+            raise DataError(
+                where="covariates",
+                rule=f"names only covariates of the features: {listed(names) or 'nothing'}",
+                got=listed(unknown),
+                fix="Give candles by their symbol and tables by the name of their file, and nothing else",
+            )
 
     @classmethod
     def of(
@@ -312,10 +322,12 @@ class Companions:
         for symbol, names in self._neighbour_columns.items():
             other = self._neighbour(symbol, own, source)
             if VOLUME in names and not other.has_volume:
-                rule = "a covariate of the profile is computed from its volume"
-                got = f"candles without a volume from {other.source}"
-                fix = "Remove that covariate from the profile's key features, or use a source with volumes"
-                raise DataError(where=str(other.series), rule=rule, got=got, fix=fix)
+                raise DataError(
+                    where=str(other.series),
+                    rule="a covariate of the profile is computed from its volume",
+                    got=f"candles without a volume from {other.source}",
+                    fix="Remove that covariate from the profile's key features, or use a source with volumes",
+                )
             rows, has_candle = rows_at(own.open_time_s, other.open_time_s)
             columns = {with_origin(symbol, name): other.column(name)[rows] for name in names}
             origins.append(_Aligned(str(other.series), has_candle, columns, _span(other.open_time_s)))
@@ -331,10 +343,13 @@ class Companions:
         if key not in self._source_tables:
             offering = tables_of(source)
             if offering is None or settings.file not in offering.table_names:
-                rule = f"the profile's covariates read {settings.file} from the source of the candles"
-                got = f"the source {source.name}, which has no such table" if source else "no source"
-                fix = f'Use a source that has it, or give covariates={{"{settings.file}": table}} in Python'
-                raise DataError(where=str(own.series), rule=rule, got=got, fix=fix)
+                raise DataError(
+                    where=str(own.series),
+                    rule=f"the profile's covariates read {settings.file} from the source of the candles",
+                    got=f"the source {source.name}, which has no such table" if source else "no source",
+                    fix=f'Use a source that has it, or give covariates={{"{settings.file}": table}} '
+                    f"in Python",
+                )
             location = f"{settings.file} of {own.series}"
             table = offering.table(settings.file, own)
             checked = user_table(table.frame, settings, location)
@@ -363,9 +378,12 @@ class Companions:
         if series == own.series:
             return own
         if source is None:
-            rule = f"its features need the candles of {series}"
-            fix = f'Give them, too: covariates={{"{symbol}": candles}}'
-            raise DataError(where=str(own.series), rule=rule, got=f"those of {own.series} alone", fix=fix)
+            raise DataError(
+                where=str(own.series),
+                rule=f"its features need the candles of {series}",
+                got=f"those of {own.series} alone",
+                fix=f'Give them, too: covariates={{"{symbol}": candles}}',
+            )
         first_s = int(own.open_time_s[0])
         last_s = int(own.open_time_s[-1])
         num_bars = (last_s - first_s) // series.bar_s + 1

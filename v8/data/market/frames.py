@@ -178,9 +178,12 @@ def _require_traded(name: str, values: pd.Series, location: str) -> None:
     if others:
         meanings = [OTHER_KINDS[word] for word in words if word in OTHER_KINDS]
         meaning = f": {listed(list(dict.fromkeys(meanings)))}" if meanings else ""
-        rule = "candles are of traded prices"
-        fix = f"Keep the rows of traded prices, or remove the column {name} if all are"
-        raise DataError(where=location, rule=rule, got=f"{name} {listed(others)}{meaning}", fix=fix)
+        raise DataError(
+            where=location,
+            rule="candles are of traded prices",
+            got=f"{name} {listed(others)}{meaning}",
+            fix=f"Keep the rows of traded prices, or remove the column {name} if all are",
+        )
 
 
 def _is_not_traded(word: str) -> bool:
@@ -198,9 +201,12 @@ def _read_flags(name: str, values: pd.Series, location: str) -> NDArray[np.bool_
     is_read = is_true | texts.isin(_FALSE_WORDS).to_numpy(dtype=np.bool_)
     if not is_read.all():
         others = [shown(repr(value), 40) for value in values[~is_read].astype(object).unique()]
-        fix = "Write true or false in each row, or remove the column if all bars are closed"
-        rule = f"{name} says whether a bar is closed, by 1 or 0, true or false"
-        raise DataError(where=location, rule=rule, got=listed(others), fix=fix)
+        raise DataError(
+            where=location,
+            rule=f"{name} says whether a bar is closed, by 1 or 0, true or false",
+            got=listed(others),
+            fix="Write true or false in each row, or remove the column if all bars are closed",
+        )
     return is_true if name in CLOSED_NAMES else ~is_true
 
 
@@ -223,9 +229,12 @@ def _require_plain_numbers(name: str, values: pd.Series, location: str) -> None:
     texts = [value.strip() for value in values.astype(object) if isinstance(value, str)]
     odd = [text for text in texts if len(text) <= _MAX_TEXT and _is_decorated(text)]
     if odd:
-        rule = "a number has a decimal point, no marks between thousands and no unit"
-        got = f"{odd[0]} in {name}: {_cause(odd)}"
-        raise DataError(where=location, rule=rule, got=got, fix="Write plain numbers, such as 64628.01")
+        raise DataError(
+            where=location,
+            rule="a number has a decimal point, no marks between thousands and no unit",
+            got=f"{odd[0]} in {name}: {_cause(odd)}",
+            fix="Write plain numbers, such as 64628.01",
+        )
 
 
 def _is_decorated(text: str) -> bool:
@@ -275,8 +284,12 @@ def flat_names(levels: Sequence[Sequence[str]], series: Series, location: str) -
 
 def of_another_series(series: Series, got: str) -> DataError:
     """Return the error for candles of another series."""
-    fix = "Name the series that these candles are of, or give candles of this one"
-    return DataError(where=str(series), rule="a model reads candles of its own series", got=got, fix=fix)
+    return DataError(
+        where=str(series),
+        rule="a model reads candles of its own series",
+        got=got,
+        fix="Name the series that these candles are of, or give candles of this one",
+    )
 
 
 def _as_frame(table: Any, location: str) -> pd.DataFrame:
@@ -312,12 +325,13 @@ def _unnamed_rows(rows: Sequence[Any], location: str) -> pd.DataFrame:
 
 def unnamed_columns(location: str, row: Sequence[object]) -> DataError:
     """Return the error for rows without names of which several orders are in use."""
-    rule = (
-        "rows of more than six values without names cannot be told apart: the sixth may be an average price"
+    return DataError(
+        where=location,
+        rule="rows of more than six values without names cannot be told apart: the sixth may be an "
+        "average price",
+        got=f"{len(row)} values, first {listed([shown(value, 20) for value in row])}",
+        fix="Name the columns, or keep time, open, high, low, close and volume of each row, in this order",
     )
-    got = f"{len(row)} values, first {listed([shown(value, 20) for value in row])}"
-    fix = "Name the columns, or keep time, open, high, low, close and volume of each row, in this order"
-    return DataError(where=location, rule=rule, got=got, fix=fix)
 
 
 def _new_frame(table: Any, location: str) -> pd.DataFrame:
@@ -329,8 +343,12 @@ def _new_frame(table: Any, location: str) -> pd.DataFrame:
 
 def _not_a_table(location: str, got: str) -> DataError:
     rows = f"rows of open time, {', '.join(OHLC)} and volume"
-    rule = f"is a table of candles: a frame, columns by name, or {rows}"
-    return DataError(where=location, rule=rule, got=got, fix="Give one row for each candle")
+    return DataError(
+        where=location,
+        rule=f"is a table of candles: a frame, columns by name, or {rows}",
+        got=got,
+        fix="Give one row for each candle",
+    )
 
 
 def _index_name(index: pd.Index, names: Sequence[str]) -> str:
@@ -405,9 +423,12 @@ def is_coarse(column: pd.Series) -> bool:
 
 def too_coarse(location: str, name: str) -> DataError:
     """Return the error for numbers of 16 bits."""
-    rule = "prices and volumes have more than the three digits of 16 bits"
-    fix = "Read them again as float64; converting does not restore lost digits"
-    return DataError(where=location, rule=rule, got=f"float16 in {name}", fix=fix)
+    return DataError(
+        where=location,
+        rule="prices and volumes have more than the three digits of 16 bits",
+        got=f"float16 in {name}",
+        fix="Read them again as float64; converting does not restore lost digits",
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -54,12 +54,19 @@ class Series:
     def __post_init__(self) -> None:
         location = f"series {self}"
         if not is_symbol(self.symbol):
-            fix = "Write it as the exchange does, for example BTCUSDT-15m"
-            raise ProfileError(where=location, rule=SYMBOL_RULE, got=repr(self.symbol), fix=fix)
+            raise ProfileError(
+                where=location,
+                rule=SYMBOL_RULE,
+                got=repr(self.symbol),
+                fix="Write it as the exchange does, for example BTCUSDT-15m",
+            )
         if self.timeframe not in TIMEFRAME_S:
-            rule = f"a timeframe is one of {', '.join(TIMEFRAME_S)}"
-            fix = _timeframe_advice(self.symbol, self.timeframe)
-            raise ProfileError(where=location, rule=rule, got=repr(self.timeframe), fix=fix)
+            raise ProfileError(
+                where=location,
+                rule=f"a timeframe is one of {', '.join(TIMEFRAME_S)}",
+                got=repr(self.timeframe),
+                fix=_timeframe_advice(self.symbol, self.timeframe),
+            )
 
     @classmethod
     def parse(cls, text: str) -> "Series":
@@ -71,12 +78,19 @@ class Series:
         symbol, dash, timeframe = text.rpartition("-")
         names = re.split(r"[,;\s]+", text.strip())
         if len(names) > 1 and all("-" in name for name in names):
-            fix = f"Repeat it: {' '.join(f'param:series {name}' for name in names[:2])}"
-            raise ProfileError(where="param:series", rule="names one series", got=repr(text), fix=fix)
+            raise ProfileError(
+                where="param:series",
+                rule="names one series",
+                got=repr(text),
+                fix=f"Repeat it: {' '.join(f'param:series {name}' for name in names[:2])}",
+            )
         if not dash:
-            rule = "a series is SYMBOL-TIMEFRAME"
-            fix = "Write for example BTCUSDT-15m"
-            raise ProfileError(where="param:series", rule=rule, got=repr(text), fix=fix)
+            raise ProfileError(
+                where="param:series",
+                rule="a series is SYMBOL-TIMEFRAME",
+                got=repr(text),
+                fix="Write for example BTCUSDT-15m",
+            )
         return cls(plain_symbol(symbol), timeframe)
 
     @property
@@ -222,10 +236,12 @@ def load_universe(path: Path | None = None) -> tuple[Series, ...]:
     keys = ("series",) if "series" in content else ("symbols", "timeframes")
     for key in content:
         if key not in keys:
-            rule = "a universe has the key series, or the keys symbols and timeframes, which are combined"
-            got = f"{key!r} where {' and '.join(keys)} belong"
-            fix = advice(key, keys, "Remove it")
-            raise ProfileError(where=f"{path}, key {key}", rule=rule, got=got, fix=fix)
+            raise ProfileError(
+                where=f"{path}, key {key}",
+                rule="a universe has the key series, or the keys symbols and timeframes, which are combined",
+                got=f"{key!r} where {' and '.join(keys)} belong",
+                fix=advice(key, keys, "Remove it"),
+            )
     lists = [_names(f"{path}, key {key}", content.get(key)) for key in keys]
     universe = tuple(Series.parse("-".join(parts)) for parts in product(*lists))
     _require_unique(str(path), universe)
@@ -234,8 +250,12 @@ def load_universe(path: Path | None = None) -> tuple[Series, ...]:
 
 def _names(location: str, value: object) -> list[str]:
     if not isinstance(value, list) or not value or not all(isinstance(name, str) for name in value):
-        fix = "Write one name on each line, after a dash"
-        raise ProfileError(where=location, rule="needs a list of names", got=repr(value), fix=fix)
+        raise ProfileError(
+            where=location,
+            rule="needs a list of names",
+            got=repr(value),
+            fix="Write one name on each line, after a dash",
+        )
     _require_unique(location, value)
     return value
 
@@ -243,6 +263,9 @@ def _names(location: str, value: object) -> list[str]:
 def _require_unique(location: str, names: Iterable[object]) -> None:
     repeated = sorted(name for name, count in Counter(map(str, names)).items() if count > 1)
     if repeated:
-        rule = "names each entry once"
-        got = f"{listed(repeated)} more than once"
-        raise ProfileError(where=location, rule=rule, got=got, fix="Remove the repetition")
+        raise ProfileError(
+            where=location,
+            rule="names each entry once",
+            got=f"{listed(repeated)} more than once",
+            fix="Remove the repetition",
+        )

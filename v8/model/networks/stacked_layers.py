@@ -85,10 +85,12 @@ class SingleModelLayer(StackedLayer):
 
     def __init__(self, stock: Layer, **common: Any) -> None:
         if getattr(stock, "non_trainable_weights", ()):
-            rule = "the layers of a network may have trainable weights only"
-            got = f"a {type(stock).__name__}, which has others, such as moving averages"
-            fix = "Use another layer, such as LayerNormalization, in the family"
-            raise SeriesError(where=f"layer {stock.name}", rule=rule, got=got, fix=fix)
+            raise SeriesError(
+                where=f"layer {stock.name}",
+                rule="the layers of a network may have trainable weights only",
+                got=f"a {type(stock).__name__}, which has others, such as moving averages",
+                fix="Use another layer, such as LayerNormalization, in the family",
+            )
         super().__init__(stock, **common)
         self._states = [
             self.add_weight(

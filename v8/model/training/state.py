@@ -215,8 +215,9 @@ def _layout(arrays: Any) -> Any:
 
 
 def _refusal(place: Path | str, rule: str, got: str) -> ArtifactError:
-    fix = "Remove it to train this series from its first epoch"
-    return ArtifactError(where=str(place), rule=rule, got=got, fix=fix)
+    return ArtifactError(
+        where=str(place), rule=rule, got=got, fix="Remove it to train this series from its first epoch"
+    )
 
 
 def on_device(windows: FleetWindows) -> Tables:

@@ -24,9 +24,12 @@ def hub_endpoint() -> str:
     address = os.environ.get("HF_ENDPOINT") or DEFAULT_ENDPOINT
     fault = _fault(address)
     if fault:
-        rule = "is the address of a Hub: http or https, a host, and no password, query or blank"
-        fix = f"Unset it for {DEFAULT_ENDPOINT}, or write for example https://hub.example.org"
-        raise PublishError(where="HF_ENDPOINT", rule=rule, got=fault, fix=fix)
+        raise PublishError(
+            where="HF_ENDPOINT",
+            rule="is the address of a Hub: http or https, a host, and no password, query or blank",
+            got=fault,
+            fix=f"Unset it for {DEFAULT_ENDPOINT}, or write for example https://hub.example.org",
+        )
     return address.rstrip("/")
 
 

@@ -520,12 +520,15 @@ class Manifest(_Strict):
         optional = {f"{series_folder(series)}/{ONNX_FILE}" for series in manifest.series}
         differing = sorted(expected.symmetric_difference(names) - {*_OPTIONAL_FILES} - optional)
         if differing or names != sorted(set(names)):
-            rule = (
-                f"lists {CARD_FILE}, {LEADERBOARD_FILE} and {len(SERIES_FILES)} files of every series in "
-                "data, each file once, ascending by path"
+            raise ArtifactError(
+                where=where,
+                rule=(
+                    f"lists {CARD_FILE}, {LEADERBOARD_FILE} and {len(SERIES_FILES)} files of every series in "
+                    "data, each file once, ascending by path"
+                ),
+                got=f"a difference in {listed(differing)}" if differing else "another order or a repetition",
+                fix=_FIX,
             )
-            got = f"a difference in {listed(differing)}" if differing else "another order or a repetition"
-            raise ArtifactError(where=where, rule=rule, got=got, fix=_FIX)
         return manifest
 
 

@@ -192,8 +192,12 @@ class RemoteRepo(HubRepo):
         entry = state.files[path]
         location = f"{self.name}, {path}"
         if entry.size > most_bytes:
-            rule = f"has at most {most_bytes:,} bytes"
-            raise ArtifactError(where=location, rule=rule, got=f"{entry.size:,}", fix="Publish again")
+            raise ArtifactError(
+                where=location,
+                rule=f"has at most {most_bytes:,} bytes",
+                got=f"{entry.size:,}",
+                fix="Publish again",
+            )
         for is_forced in (False, True):
             file = self.file(path, state.revision, is_forced=is_forced)
             if is_listed(file, entry):

@@ -321,5 +321,9 @@ class PublishedRevision(HubRepo):
         else:
             got = "the answer that there is none, and no token was sent"
             fix = "Check its name, or the path if a folder was meant; to read a private one set HF_TOKEN"
-        rule = "must be a repository that exists and that this user may read"
-        return PullError(where=self.name, rule=rule, got=got, fix=fix)
+        return PullError(
+            where=self.name,
+            rule="must be a repository that exists and that this user may read",
+            got=got,
+            fix=fix,
+        )

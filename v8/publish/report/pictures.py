@@ -93,10 +93,12 @@ def draw_forecast(candles: Candles, forecast: pd.DataFrame, file: Path, *, notes
     try:
         _write_png(file, _drawn(title, [chart], inches=(10.0, height), notes=notes))
     except OSError as error:
-        rule = "must be a file that can be written"
-        got = error.strerror or "an output error"
-        fix = "Choose another place for param:plot"
-        raise ArtifactError(where=str(file), rule=rule, got=got, fix=fix) from error
+        raise ArtifactError(
+            where=str(file),
+            rule="must be a file that can be written",
+            got=error.strerror or "an output error",
+            fix="Choose another place for param:plot",
+        ) from error
 
 
 def _write_png(file: Path, sheet: Figure) -> None:

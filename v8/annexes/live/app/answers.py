@@ -236,9 +236,12 @@ def limit_of(text: str | None) -> int:
     if text is None:
         return MAX_ROWS
     if not _LIMIT.fullmatch(text):
-        rule = f"is a whole number from 1 to {MAX_ROWS:,}"
-        got = shown(repr(text), 80)
-        raise RequestError(where="limit", rule=rule, got=got, fix="Write for example ?limit=60")
+        raise RequestError(
+            where="limit",
+            rule=f"is a whole number from 1 to {MAX_ROWS:,}",
+            got=shown(repr(text), 80),
+            fix="Write for example ?limit=60",
+        )
     return int(text)
 
 

@@ -262,11 +262,12 @@ def open_listener(host: str, port: int, notify: Notify = lambda text: None) -> L
             on_failure.pop_all()
         return listener
     except (OSError, OverflowError) as error:
-        got = getattr(error, "strerror", None) or type(error).__name__
-        location = f"param:host {host} param:port {port}"
-        rule = "is an address of this machine and a port that is free"
-        fix = "Stop what listens there, or choose another param:port; 0 takes any that is free"
-        raise ProfileError(where=location, rule=rule, got=got, fix=fix) from error
+        raise ProfileError(
+            where=f"param:host {host} param:port {port}",
+            rule="is an address of this machine and a port that is free",
+            got=getattr(error, "strerror", None) or type(error).__name__,
+            fix="Stop what listens there, or choose another param:port; 0 takes any that is free",
+        ) from error
 
 
 class _Server(uvicorn.Server):

@@ -242,9 +242,12 @@ class ForecastService:
         """Make the view of a forecast, and return it and until when it is fresh."""
         try:
             if series not in snapshot.metadata:
-                rule = "is one of the series that are shown"
-                got = "a series whose model is not there any more"
-                raise DataError(where=str(series), rule=rule, got=got, fix="Choose another one")
+                raise DataError(
+                    where=str(series),
+                    rule="is one of the series that are shown",
+                    got="a series whose model is not there any more",
+                    fix="Choose another one",
+                )
             issued, month = self._issue(snapshot, series)
             view = self._view(snapshot, issued, month)
             until_s = self._fresh_until_s(issued)

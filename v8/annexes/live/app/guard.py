@@ -129,14 +129,19 @@ class AccessPolicy:
     def __post_init__(self) -> None:
         for origin in self.origins:
             if not _ORIGIN.fullmatch(origin):
-                rule = "is scheme, host and port of a page as browsers send them, in small letters, or *"
-                fix = "Write for example https://example.org or http://localhost:3000"
-                raise ProfileError(where="param:cors", rule=rule, got=repr(origin), fix=fix)
+                raise ProfileError(
+                    where="param:cors",
+                    rule="is scheme, host and port of a page as browsers send them, in small letters, or *",
+                    got=repr(origin),
+                    fix="Write for example https://example.org or http://localhost:3000",
+                )
         if self.token is not None and not _TOKEN.fullmatch(self.token):
-            rule = "is 16 to 256 letters, digits, dots, dashes, underscores and tildes, or is not set"
-            got = f"another text of {len(self.token)} letters"
-            fix = "Make one: python -c 'import secrets; print(secrets.token_urlsafe())'"
-            raise ProfileError(where=TOKEN_VARIABLE, rule=rule, got=got, fix=fix)
+            raise ProfileError(
+                where=TOKEN_VARIABLE,
+                rule="is 16 to 256 letters, digits, dots, dashes, underscores and tildes, or is not set",
+                got=f"another text of {len(self.token)} letters",
+                fix="Make one: python -c 'import secrets; print(secrets.token_urlsafe())'",
+            )
 
 
 class AccessMiddleware:

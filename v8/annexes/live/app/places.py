@@ -254,10 +254,11 @@ def _read_snapshot(place: ModelPlace) -> ModelSnapshot:
             folders[series] = folder
             metadata[series] = series_metadata
     if not metadata:
-        rule = "a page needs at least one finished series"
-        got = f"none that can be read: {listed(list(refused.values()))}" if refused else "none"
         raise ArtifactError(
-            where=place.label, rule=rule, got=got, fix="Finish the run first, or name another one"
+            where=place.label,
+            rule="a page needs at least one finished series",
+            got=f"none that can be read: {listed(list(refused.values()))}" if refused else "none",
+            fix="Finish the run first, or name another one",
         )
     snapshot = ModelSnapshot(
         label=place.label, revision=revision, folders=folders, metadata=metadata, refused=refused

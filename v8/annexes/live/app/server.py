@@ -111,8 +111,12 @@ def serve_page(
             an origin or the environment's token is not valid.
     """
     if isinstance(models.location, Path) and not models.location.is_dir():
-        fix = folder_advice(models.location, "Check the path, or name a repository with --repo")
-        raise ProfileError(where=str(models.location), rule="is a run folder", got="no such folder", fix=fix)
+        raise ProfileError(
+            where=str(models.location),
+            rule="is a run folder",
+            got="no such folder",
+            fix=folder_advice(models.location, "Check the path, or name a repository with param:repo"),
+        )
     issuer = ForecastIssuer(candles, runtime)
     host, port = address
     policy = AccessPolicy(
@@ -127,10 +131,12 @@ def serve_page(
     if policy.token is None and not is_loopback(name):
         if not is_open:
             listener.close()
-            rule = "is an address that other machines reach, so whoever asks must show a token"
-            fix = f"Set {TOKEN_VARIABLE} to 16 letters or more, or let everybody read with param:no_token"
-            got = f"no {TOKEN_VARIABLE}"
-            raise ProfileError(where=f"param:host {name}", rule=rule, got=got, fix=fix)
+            raise ProfileError(
+                where=f"param:host {name}",
+                rule="is an address that other machines reach, so whoever asks must show a token",
+                got=f"no {TOKEN_VARIABLE}",
+                fix=f"Set {TOKEN_VARIABLE} to 16 letters or more, or let everybody read with param:no_token",
+            )
         print_message(f"No {TOKEN_VARIABLE} is set: whoever can reach {name} port {port} reads all of it.")
     set_exit_message("stopped: the page is not served any more.")
     settle_process()
@@ -474,9 +480,12 @@ async def _in_time(answer: Awaitable[Answer]) -> Answer:
     try:
         return await asyncio.wait_for(answer, WAIT_S)
     except TimeoutError:
-        rule = f"answers within {WAIT_S:.0f} s"
-        got = "work that is not done yet"
-        raise BusyError(where="the server", rule=rule, got=got, fix="Ask again in a moment") from None
+        raise BusyError(
+            where="the server",
+            rule=f"answers within {WAIT_S:.0f} s",
+            got="work that is not done yet",
+            fix="Ask again in a moment",
+        ) from None
 
 
 def _is_part(request: Request) -> bool:

@@ -85,10 +85,12 @@ class FittedBaselines:
         table = compute_table(candles, table_columns(profile))
         num_unbroken = np.count_nonzero(table.segment == table.segment[-1])
         if table.open_time_s[-1] != candles.open_time_s[-1] or num_unbroken < profile.lookback_bars:
-            rule = f"baselines need {profile.lookback_bars} unbroken rows behind the indicators' warm-up"
-            got = f"{num_unbroken} that end at {iso(table.open_time_s[-1])}"
-            fix = "Wait until the hole in the candles is behind the window"
-            raise DataError(where=str(candles.series), rule=rule, got=got, fix=fix)
+            raise DataError(
+                where=str(candles.series),
+                rule=f"baselines need {profile.lookback_bars} unbroken rows behind the indicators' warm-up",
+                got=f"{num_unbroken} that end at {iso(table.open_time_s[-1])}",
+                fix="Wait until the hole in the candles is behind the window",
+            )
         newest_window = Span(table, profile, np.array([len(table) - 1]))
         forecasts = {}
         for name, forecast in self.forecasts.items():
@@ -113,9 +115,12 @@ def fit_baselines(profile: Profile, candles: Candles, until_s: int) -> FittedBas
     span = whole_span(candles, profile)
     if len(span) < FEWEST_FITTED_WINDOWS:
         windows = f"{FEWEST_FITTED_WINDOWS} windows that ended by {iso(until_s)}"
-        rule = f"baselines are fitted to at least {windows}"
-        fix = "Wait until there are more candles of this series"
-        raise DataError(where=str(candles.series), rule=rule, got=str(len(span)), fix=fix)
+        raise DataError(
+            where=str(candles.series),
+            rule=f"baselines are fitted to at least {windows}",
+            got=str(len(span)),
+            fix="Wait until there are more candles of this series",
+        )
     scaling = fit_scaling(span, (0, len(span.table)), table_columns(profile))
     forecasts = {}
     for name, baseline in BASELINES.items():
@@ -194,9 +199,12 @@ def make_entry(
     values = issuer.concatenate(stacked)
     faulty = [name for name, row in zip(forecasts, values, strict=True) if not np.isfinite(row).all()]
     if faulty:
-        rule = "forecasts are finite numbers of single precision"
-        got = f"others from {listed(faulty)} at {iso(issued_for_s)}"
-        raise SeriesError(where=issuer.series, rule=rule, got=got, fix="That close is left out")
+        raise SeriesError(
+            where=issuer.series,
+            rule="forecasts are finite numbers of single precision",
+            got=f"others from {listed(faulty)} at {iso(issued_for_s)}",
+            fix="That close is left out",
+        )
     return Entry(
         issuer=issuer,
         issued_for_s=issued_for_s,
@@ -212,15 +220,19 @@ def _require_trained_before(forecaster: Forecaster, issued_for_s: int) -> None:
     location = str(forecaster.series)
     seen_s = forecaster.trained_until_s
     if forecaster.about.is_demo_market:
-        rule = "a ledger is of models that were trained on real candles"
         raise DataError(
-            where=location, rule=rule, got="one of the demo market", fix="Train it on real candles"
+            where=location,
+            rule="a ledger is of models that were trained on real candles",
+            got="one of the demo market",
+            fix="Train it on real candles",
         )
     if seen_s > issued_for_s:
-        got = f"the close at {iso(issued_for_s)}, and a model that has seen candles until {iso(seen_s)}"
-        rule = "a model forecasts what it has not seen"
-        fix = "That close is left out"
-        raise DataError(where=location, rule=rule, got=got, fix=fix)
+        raise DataError(
+            where=location,
+            rule="a model forecasts what it has not seen",
+            got=f"the close at {iso(issued_for_s)}, and a model that has seen candles until {iso(seen_s)}",
+            fix="That close is left out",
+        )
 
 
 def scoring_bars(entry: Entry) -> int:

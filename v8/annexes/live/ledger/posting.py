@@ -136,9 +136,12 @@ class Receiver:
     def __init__(self, url: str, limits: TimeLimits = TIMES) -> None:
         address = _ADDRESS.fullmatch(url)
         if not address:
-            rule = "is http://HOST/PATH or https://HOST/PATH, without a user, or names a service such as tgram://"
-            fix = "Write for example tgram://TOKEN/CHAT for Telegram"
-            raise ProfileError(where="param:post", rule=rule, got="another text", fix=fix)
+            raise ProfileError(
+                where="param:post",
+                rule="is http://HOST/PATH or https://HOST/PATH, without a user, or names a service such as tgram://",
+                got="another text",
+                fix="Write for example tgram://TOKEN/CHAT for Telegram",
+            )
         secret = _SECRET.fullmatch(os.environ.get(SECRET_VARIABLE, ""))
         if not secret:
             rule = "is whsec_ and at least 24 bytes in base64, which the receiver knows, too"
@@ -227,10 +230,12 @@ class PeopleReceiver:
         server = self._service.host if scheme.startswith("mail") and self._service else ""
         _keep_secrets(url, server)
         if self._service is None:
-            rule = "is an http(s) address, or one of a service of apprise such as tgram://TOKEN/CHAT"
-            got = f"another address that begins with {scheme}://"
-            fix = "See https://github.com/caronc/apprise for the services and their addresses"
-            raise ProfileError(where="param:post", rule=rule, got=got, fix=fix)
+            raise ProfileError(
+                where="param:post",
+                rule="is an http(s) address, or one of a service of apprise such as tgram://TOKEN/CHAT",
+                got=f"another address that begins with {scheme}://",
+                fix="See https://github.com/caronc/apprise for the services and their addresses",
+            )
         # As it is: no service may take a price or a name for markup, or join the lines.
         self._plain = apprise.NotifyFormat.TEXT
         self._service.notify_format = self._plain
@@ -534,10 +539,14 @@ def send_messages(
     """
 
     def publish_error(refused: RetryFailure) -> PublishError:
-        rule = "takes each message with an answer of 2xx" if receiver.most_together == 1 else "takes messages"
-        got = str(refused.trouble)
-        fix = f"See what it lacks; {outbox.path} keeps the messages until they are taken"
-        return PublishError(where=receiver.host, rule=rule, got=got, fix=fix)
+        return PublishError(
+            where=receiver.host,
+            rule="takes each message with an answer of 2xx"
+            if receiver.most_together == 1
+            else "takes messages",
+            got=str(refused.trouble),
+            fix=f"See what it lacks; {outbox.path} keeps the messages until they are taken",
+        )
 
     with Outbox(ledger, place) as outbox:
         patience.call(lambda _: outbox.send_all(receiver), publish_error, progress=lambda: outbox.num_sent)

@@ -103,11 +103,14 @@ class ServingModels:
         missing = [name for name in self._names or () if name not in available]
         rule = "must have a finished model of every series that is forecast"
         if missing:
-            fix = series_advice(missing[0], available, "Train it first")
-            raise ArtifactError(where=place.name, rule=rule, got=f"none of {listed(missing)}", fix=fix)
+            raise ArtifactError(
+                where=place.name,
+                rule=rule,
+                got=f"none of {listed(missing)}",
+                fix=series_advice(missing[0], available, "Train it first"),
+            )
         if not available:
-            got = "none of any series"
-            raise ArtifactError(where=place.name, rule=rule, got=got, fix="Train one first")
+            raise ArtifactError(where=place.name, rule=rule, got="none of any series", fix="Train one first")
         self._place = place
         self.series = tuple(self._names or available)
 
@@ -305,9 +308,12 @@ class LedgerUpdater:
         series = forecaster.series
         last_open_s = close_s - series.bar_s
         if last_open_s not in candles.open_time_s:
-            rule = f"needs the candle that closed at {iso(close_s)}"
-            got = "later candles without it"
-            raise DataError(where=str(series), rule=rule, got=got, fix="That close is left out")
+            raise DataError(
+                where=str(series),
+                rule=f"needs the candle that closed at {iso(close_s)}",
+                got="later candles without it",
+                fix="That close is left out",
+            )
         if isinstance(baselines, Candles):
             profile = forecaster.about.trained_profile
             baselines = fit_baselines(profile, baselines, fitted_until_s(close_s))

@@ -63,10 +63,12 @@ class DemoSource:
         num_after = (newest_s - series.last_wanted_s(END_S, end_s)) // series.bar_s
         most_bars = (newest_s - START_S) // series.bar_s + 1
         if num_after >= most_bars:
-            location = f"{series} from {self.name}"
-            rule = f"the demo market opens at {iso(START_S)}"
-            got = f"a request for candles until {iso(end_s or 0)}"
-            raise DataError(where=location, rule=rule, got=got, fix="Ask for a later time")
+            raise DataError(
+                where=f"{series} from {self.name}",
+                rule=f"the demo market opens at {iso(START_S)}",
+                got=f"a request for candles until {iso(end_s or 0)}",
+                fix="Ask for a later time",
+            )
         frame = _newest_bars(series, min(num_after + num_bars, most_bars))
         return check_candles(frame, series, source=self.name).newest(num_bars, end_s)
 

@@ -75,10 +75,12 @@ class ServerPolicy:
         if response.status_code in _PASSING:
             raise trouble_of(response)
         if response.status_code not in {200, 404}:
-            rule = "the archive must answer 200, or 404 for a file it does not have"
-            got = f"status {response.status_code} {response.reason}"
-            fix = f"Check that the archive may be reached from here, or set {self.variable} to a mirror"
-            raise DataError(where=url, rule=rule, got=got, fix=fix)
+            raise DataError(
+                where=url,
+                rule="the archive must answer 200, or 404 for a file it does not have",
+                got=f"status {response.status_code} {response.reason}",
+                fix=f"Check that the archive may be reached from here, or set {self.variable} to a mirror",
+            )
         return response.status_code == 200
 
     def content(self, url: str, response: requests.Response, max_bytes: int) -> bytes:
@@ -87,9 +89,12 @@ class ServerPolicy:
         for piece in response.raw.stream(_CHUNK_BYTES, decode_content=False):
             content += piece
             if len(content) > max_bytes:
-                rule = f"a file of the {self.kind} has at most {max_bytes} bytes"
-                fix = f"Check that {self.variable} is a candle {self.kind}"
-                raise DataError(where=url, rule=rule, got=f"more than {max_bytes} bytes", fix=fix)
+                raise DataError(
+                    where=url,
+                    rule=f"a file of the {self.kind} has at most {max_bytes} bytes",
+                    got=f"more than {max_bytes} bytes",
+                    fix=f"Check that {self.variable} is a candle {self.kind}",
+                )
         return bytes(content)
 
 
@@ -241,25 +246,35 @@ class Downloader:
                 "GET", url, read, limits=self._limits, auth=auth, given_up=download.given_up
             )
         except _NO_ADDRESS as error:
-            rule = "must be an address that can be requested"
-            got = str(error)
-            raise DataError(where=url, rule=rule, got=got, fix=f"Check {policy.variable}") from error
+            raise DataError(
+                where=url,
+                rule="must be an address that can be requested",
+                got=str(error),
+                fix=f"Check {policy.variable}",
+            ) from error
         except DataError:
             raise
         except BROKEN as error:
             fault = certificate_fault(error)
             if fault:
-                rule = "the host must have a certificate that this machine trusts"
-                fix = "Check clock and proxy of this machine, or name your certificates in REQUESTS_CA_BUNDLE"
-                raise DataError(where=url, rule=rule, got=fault, fix=fix) from None
+                raise DataError(
+                    where=url,
+                    rule="the host must have a certificate that this machine trusts",
+                    got=fault,
+                    fix="Check clock and proxy of this machine, or name your certificates in "
+                    "REQUESTS_CA_BUNDLE",
+                ) from None
             trouble = TransientError(f"a broken connection ({type(error).__name__})")
         raise trouble  # outside the handler: it must not be chained to a request, which may hold a password
 
     def _failure(self, download: "_Download", trouble: TransientError, *, is_late: bool) -> DataError:
         limit = f"{self._limits.file_s:g} s" if is_late else f"{self._patience.num_tries} tries"
-        got = f"{trouble} at the last one, number {download.num_tries}"
-        fix = "Check the connection and try again; completed downloads are kept"
-        return DataError(where=str(download), rule=f"must be downloaded within {limit}", got=got, fix=fix)
+        return DataError(
+            where=str(download),
+            rule=f"must be downloaded within {limit}",
+            got=f"{trouble} at the last one, number {download.num_tries}",
+            fix="Check the connection and try again; completed downloads are kept",
+        )
 
 
 @dataclass(eq=False)
@@ -319,9 +334,12 @@ def read_address(variable: str, default: str, kind: str, *, url: str | None = No
     # An @ after the host belongs to a password that contains a slash: its first part would be taken for the
     # host.
     if not is_sound or not url.isprintable() or re.search(r"[ ?#]|://[^/]*/.*@", url):
-        rule = f"is the address of {kind}, http://HOST/PATH or https://HOST/PATH"
-        fix = f"Correct it, or unset it for {default}"
-        raise ProfileError(where=variable, rule=rule, got=_shown_address(url), fix=fix)
+        raise ProfileError(
+            where=variable,
+            rule=f"is the address of {kind}, http://HOST/PATH or https://HOST/PATH",
+            got=_shown_address(url),
+            fix=f"Correct it, or unset it for {default}",
+        )
     user, password = get_auth_from_url(url)
     bare = address._replace(netloc=address.netloc.rpartition("@")[2])
     auth = (user, password) if user or password else None

@@ -249,8 +249,12 @@ class FilesSource:
         if checksum_path.is_file():
             published = read_plain(checksum_path, fix=fix, most_bytes=MAX_CHECKSUM_BYTES, kind=DataError)
             if digest_bytes(content) != checksum_of(published, file.path.name):
-                rule = f"must have the sha256 in {checksum_path.name}"
-                raise DataError(where=str(file.path), rule=rule, got="another one", fix="Download both again")
+                raise DataError(
+                    where=str(file.path),
+                    rule=f"must have the sha256 in {checksum_path.name}",
+                    got="another one",
+                    fix="Download both again",
+                )
         return read_table(content, file.ending, series, str(file.path))
 
     def _matching(self, series: Series) -> list[_Table]:
@@ -269,17 +273,23 @@ class FilesSource:
             if near:
                 got = listed(near)
                 fix = f"Save {near[0]} as one of these; a spreadsheet, for instance, can be saved as CSV"
-        rule = f"needs a file ({_ENDINGS}) with {series} in its name under {self.folder}"
-        raise AdvisedSeriesError(where=f"{series} from {self.name}", rule=rule, got=got, fix=fix)
+        raise AdvisedSeriesError(
+            where=f"{series} from {self.name}",
+            rule=f"needs a file ({_ENDINGS}) with {series} in its name under {self.folder}",
+            got=got,
+            fix=fix,
+        )
 
     def _require_one_market(self, tables: Sequence[_Table], series: Series) -> None:
         """Refuse files of several markets: their candles differ, and so they cannot be joined."""
         names = {table.market: str(table.path.relative_to(self.folder)) for table in tables}
         if len(names) > 1:
-            rule = "candles of one series are of one market"
-            got = listed([f"{market}: {name}" for market, name in names.items()])
-            fix = "Name the folder of one market as param:data_dir, or move the files of the others"
-            raise DataError(where=f"{series} from {self.name}", rule=rule, got=got, fix=fix)
+            raise DataError(
+                where=f"{series} from {self.name}",
+                rule="candles of one series are of one market",
+                got=listed([f"{market}: {name}" for market, name in names.items()]),
+                fix="Name the folder of one market as param:data_dir, or move the files of the others",
+            )
 
     def _near(self, series: Series) -> list[str]:
         """List the files of a series that are no candle files."""
@@ -318,8 +328,10 @@ class FilesSource:
         """All files and subfolders of the folder."""
         paths = list(islice(self.folder.rglob("*"), MAX_ENTRIES + 1))
         if len(paths) > MAX_ENTRIES:
-            got = f"one with more than {MAX_ENTRIES:,} files and folders in it"
-            fix = "Name the subfolder that holds the candles"
-            location = f"param:data_dir {self.folder}"
-            raise DataError(where=location, rule="is the folder of the candle files", got=got, fix=fix)
+            raise DataError(
+                where=f"param:data_dir {self.folder}",
+                rule="is the folder of the candle files",
+                got=f"one with more than {MAX_ENTRIES:,} files and folders in it",
+                fix="Name the subfolder that holds the candles",
+            )
         return paths

@@ -152,9 +152,12 @@ class LiveSource:
         store = CandleStore(self.store.folder.parent / place) if place else self.store
         stored = store.read(series)
         if stored is None:
-            rule = "needs candles that are kept on this machine"
-            fix = "Fetch them from the exchange"
-            raise DataError(where=f"{series} from {self.name}", rule=rule, got="none", fix=fix)
+            raise DataError(
+                where=f"{series} from {self.name}",
+                rule="needs candles that are kept on this machine",
+                got="none",
+                fix="Fetch them from the exchange",
+            )
         # All bars up to `end_s` were closed when they were stored.
         request = CandleRequest(series, num_bars, last_s=end_s, newest_s=end_s, now_s=end_s + series.bar_s)
         return self._served(request, stored)

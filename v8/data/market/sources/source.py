@@ -197,9 +197,12 @@ class CachedCandles:
             DataError: If none are cached, or the source has no cache.
         """
         if end_s is None or not isinstance(self.source, CachesCandles):
-            rule = "needs candles that are kept on this machine"
-            fix = f"Fetch them from the source {self.name} itself"
-            raise DataError(where=f"{series} from {self.name}", rule=rule, got="none", fix=fix)
+            raise DataError(
+                where=f"{series} from {self.name}",
+                rule="needs candles that are kept on this machine",
+                got="none",
+                fix=f"Fetch them from the source {self.name} itself",
+            )
         return self.source.cached(series, num_bars, end_s, self._place)
 
 
@@ -266,24 +269,35 @@ def open_source(
         ProfileError: If there is no such source, or it does not go with `data_dir`.
     """
     if name not in SOURCES and Path(name).is_dir():
-        rule = f"a source is one of {', '.join(SOURCES)}"
-        fix = f"Write param:source files param:data_dir {shlex.quote(name)}"
-        raise ProfileError(where=f"param:source {name}", rule=rule, got="a folder", fix=fix)
+        raise ProfileError(
+            where=f"param:source {name}",
+            rule=f"a source is one of {', '.join(SOURCES)}",
+            got="a folder",
+            fix=f"Write param:source files param:data_dir {shlex.quote(name)}",
+        )
     if name not in SOURCES and name.lower() in _OTHER_NAMES:
-        rule = f"a source is one of {', '.join(SOURCES)}"
-        fix = f"Write param:source {_OTHER_NAMES[name.lower()]}"
-        raise ProfileError(where=f"param:source {name}", rule=rule, got=repr(name), fix=fix)
+        raise ProfileError(
+            where=f"param:source {name}",
+            rule=f"a source is one of {', '.join(SOURCES)}",
+            got=repr(name),
+            fix=f"Write param:source {_OTHER_NAMES[name.lower()]}",
+        )
     kind = SOURCES.find(name, where=f"param:source {name}")
     if kind.reads_folder and not (data_dir and data_dir.is_dir()):
-        rule = "needs the folder that holds the candle files"
-        got = "no param:data_dir" if data_dir is None else f"{data_dir}, which is no folder"
-        fix = "Add param:data_dir FOLDER" if data_dir is None else "Check the path of param:data_dir"
-        raise ProfileError(where=f"param:source {kind.name}", rule=rule, got=got, fix=fix)
+        raise ProfileError(
+            where=f"param:source {kind.name}",
+            rule="needs the folder that holds the candle files",
+            got="no param:data_dir" if data_dir is None else f"{data_dir}, which is no folder",
+            fix="Add param:data_dir FOLDER" if data_dir is None else "Check the path of param:data_dir",
+        )
     if data_dir is not None and not kind.reads_folder:
         readers = " or ".join(entry.name for entry in SOURCES.values() if entry.reads_folder)
-        rule = f"only the source {readers} reads a folder"
-        fix = f"Add param:source {readers} or leave param:data_dir out"
-        raise ProfileError(where=f"param:data_dir {data_dir}", rule=rule, got=f"param:source {name}", fix=fix)
+        raise ProfileError(
+            where=f"param:data_dir {data_dir}",
+            rule=f"only the source {readers} reads a folder",
+            got=f"param:source {name}",
+            fix=f"Add param:source {readers} or leave param:data_dir out",
+        )
     begin()
     return kind.open(data_dir) if kind.reads_folder else kind.open()
 
@@ -383,13 +397,25 @@ class Market:
         ]
         if others:
             fitting = [name for name in others if name.startswith(source)]
-            fix = f"Write param:source {(fitting or others)[0]}"
-            raise AdvisedSeriesError(where=location, rule=rule, got=series.symbol, fix=fix)
+            raise AdvisedSeriesError(
+                where=location,
+                rule=rule,
+                got=series.symbol,
+                fix=f"Write param:source {(fitting or others)[0]}",
+            )
         if self.symbol_suffix and series.symbol.isalnum():
-            fix = f"Write {series.symbol}{self.symbol_suffix}-{series.timeframe}"
-            raise AdvisedSeriesError(where=location, rule=rule, got=series.symbol, fix=fix)
-        fix = "Write it as the exchange does, or give files of your own with param:source files"
-        raise UnknownSeriesError(where=location, rule=rule, got=series.symbol, fix=fix)
+            raise AdvisedSeriesError(
+                where=location,
+                rule=rule,
+                got=series.symbol,
+                fix=f"Write {series.symbol}{self.symbol_suffix}-{series.timeframe}",
+            )
+        raise UnknownSeriesError(
+            where=location,
+            rule=rule,
+            got=series.symbol,
+            fix="Write it as the exchange does, or give files of your own with param:source files",
+        )
 
     def advice(self, series: Series, otherwise: str) -> str:
         """Suggest the symbol of the same coin that this market has, for a series that it lacks."""

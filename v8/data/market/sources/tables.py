@@ -110,17 +110,22 @@ def require_even(text: str, separator: str, num_columns: int, location: str) -> 
             try:
                 next(csv.reader([line], delimiter=separator, strict=True))
             except csv.Error as error:
-                rule = "must be a CSV in which a quote closes on its own line, around a whole value"
-                got = f"{error} in line {number:,}"
-                fix = "Close or remove the quote: rows after it are lost"
-                raise DataError(where=location, rule=rule, got=got, fix=fix) from error
+                raise DataError(
+                    where=location,
+                    rule="must be a CSV in which a quote closes on its own line, around a whole value",
+                    got=f"{error} in line {number:,}",
+                    fix="Close or remove the quote: rows after it are lost",
+                ) from error
         if line.count(separator) >= num_columns:
             values = next(csv.reader([line.rstrip(f"{separator} \n")], delimiter=separator))
             if len(values) > num_columns:
                 first = listed([shown(value, 20) for value in values])
-                got = f"{len(values)} values in line {number:,}, and {num_columns} columns: {first}"
-                fix = "Correct the file; numbers with commas need another separator, and a decimal point"
-                raise DataError(where=location, rule=f"must {_EVEN}", got=got, fix=fix)
+                raise DataError(
+                    where=location,
+                    rule=f"must {_EVEN}",
+                    got=f"{len(values)} values in line {number:,}, and {num_columns} columns: {first}",
+                    fix="Correct the file; numbers with commas need another separator, and a decimal point",
+                )
 
 
 def read_csv_table(content: bytes, series: Series, location: str) -> pd.DataFrame:
@@ -249,8 +254,12 @@ def _read_as(kind: str, location: str, faults: tuple[type[Exception], ...]) -> I
     except DataError:
         raise
     except faults as error:
-        got = " ".join(str(error).split()) or type(error).__name__
-        raise DataError(where=location, rule=f"must {kind}", got=got, fix="Replace the file") from error
+        raise DataError(
+            where=location,
+            rule=f"must {kind}",
+            got=" ".join(str(error).split()) or type(error).__name__,
+            fix="Replace the file",
+        ) from error
 
 
 class ParquetContent:
@@ -375,9 +384,12 @@ def _plain_columns(schema: pa.Schema, num_rows: int, series: Series, location: s
         if not is_plain(field.type) and not is_flag:
             faults.append(f"{field.type} in {field.name}")
     if faults:
-        rule = f"holds at most {frames.MAX_ROWS:,} rows of numbers, times or text"
-        fix = "Write the columns as plain numbers, in several files if there are that many"
-        raise DataError(where=location, rule=rule, got=listed(faults), fix=fix)
+        raise DataError(
+            where=location,
+            rule=f"holds at most {frames.MAX_ROWS:,} rows of numbers, times or text",
+            got=listed(faults),
+            fix="Write the columns as plain numbers, in several files if there are that many",
+        )
     return {schema.names[number]: name for number, name in columns.items()}
 
 
@@ -493,9 +505,12 @@ def read_table(content: bytes, ending: str, series: Series, location: str) -> pd
             name, content = _unpack_single(content)
         kind = _kind(name)
         if kind is None:
-            rule = f"holds a file with one of the endings {', '.join(FILE_KINDS)}"
-            fix = "Unpack it, and save what it holds as one of these"
-            raise DataError(where=location, rule=rule, got=shown(name, 60), fix=fix)
+            raise DataError(
+                where=location,
+                rule=f"holds a file with one of the endings {', '.join(FILE_KINDS)}",
+                got=shown(name, 60),
+                fix="Unpack it, and save what it holds as one of these",
+            )
     else:
         kind = next(kind for kind in FILE_KINDS if ending.startswith(kind))
         packing = ending.removeprefix(kind)
@@ -513,15 +528,21 @@ def _kind(name: str) -> str | None:
 
 
 def _too_long(location: str, got: str, most_bytes: int) -> DataError:
-    fix = "Split it into several files, or write it as Parquet"
-    return DataError(where=location, rule=f"unpacks to at most {most_bytes:,} bytes", got=got, fix=fix)
+    return DataError(
+        where=location,
+        rule=f"unpacks to at most {most_bytes:,} bytes",
+        got=got,
+        fix="Split it into several files, or write it as Parquet",
+    )
 
 
 def unlike_a_table(location: str, got: str, more_fix: str = "") -> DataError:
     """Return the error for a file that is not a table of candles, with what else is to be done."""
     names = f"open time (or timestamp, time, date), {', '.join(OHLC)} and volume"
     rows = f"rows of these six values or of the {len(ARCHIVE_COLUMNS)} of the exchange archive"
-    rule = f"needs a header that names {names}, or {rows}"
     return DataError(
-        where=location, rule=rule, got=got, fix=f"Add a header line that names the columns{more_fix}"
+        where=location,
+        rule=f"needs a header that names {names}, or {rows}",
+        got=got,
+        fix=f"Add a header line that names the columns{more_fix}",
     )

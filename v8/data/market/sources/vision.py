@@ -245,9 +245,12 @@ class ArchiveZips(ABC):
             got = "no zip" if content is None else "another one"
             # Either of the two may be outdated: request both again.
             self._checksums.pop(period, None)
-        rule = "must have the sha256 of its .CHECKSUM"
-        fix = f"Try again later or set {URL_VARIABLE} to another mirror"
-        raise DataError(where=url, rule=rule, got=f"{got}, {_NUM_CHECKSUM_TRIES} times", fix=fix)
+        raise DataError(
+            where=url,
+            rule="must have the sha256 of its .CHECKSUM",
+            got=f"{got}, {_NUM_CHECKSUM_TRIES} times",
+            fix=f"Try again later or set {URL_VARIABLE} to another mirror",
+        )
 
     def _checksum(self, period: pd.Period) -> str | None:
         """Return the published sha256 of a zip, requested once; None if there is none."""
@@ -452,10 +455,12 @@ def _recent_days(last_s: int) -> list[pd.Period]:
 
 
 def _not_archived(zips: _SeriesZips, last_s: int) -> NotArchivedError:
-    rule = f"needs a zip in the archive at or before {iso(last_s)}"
-    got = f"none at {zips.url(_period(last_s, 'M'))}, nor for any month since {FIRST_MONTH} or recent day"
-    fix = zips.market.advice(zips.series, f"Check the symbol, the timeframe and {URL_VARIABLE}")
-    return NotArchivedError(where=f"{zips.series} from {zips.source}", rule=rule, got=got, fix=fix)
+    return NotArchivedError(
+        where=f"{zips.series} from {zips.source}",
+        rule=f"needs a zip in the archive at or before {iso(last_s)}",
+        got=f"none at {zips.url(_period(last_s, 'M'))}, nor for any month since {FIRST_MONTH} or recent day",
+        fix=zips.market.advice(zips.series, f"Check the symbol, the timeframe and {URL_VARIABLE}"),
+    )
 
 
 def _days(first: pd.Period, last: pd.Period) -> list[pd.Period]:
