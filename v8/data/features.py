@@ -65,17 +65,6 @@ class FeatureTable:
 
     def __post_init__(self) -> None:
         check_columns(self.columns)
-        arrays = {**self.chunks, "segment": (self.segment,)}
-        shapes = {name: (sum(map(len, chunks)), *chunks[0].shape[1:]) for name, chunks in arrays.items()}
-        expected = self.open_time_s.shape
-        wrong = [name for name, shape in shapes.items() if shape != expected]
-        if wrong:
-            raise DataError(
-                where=f"features of {self.series}",
-                rule=f"every array has the shape of the open times, {expected}",
-                got=f"{shapes[wrong[0]]} in {listed(wrong)}",
-                fix="Give one value per open time and column",
-            )
         chunks = {name: tuple(_read_only(chunk) for chunk in chunks) for name, chunks in self.chunks.items()}
         object.__setattr__(self, "chunks", chunks)
         for name in ("open_time_s", "segment"):

@@ -149,14 +149,6 @@ def test_the_digest_follows_candles_and_columns() -> None:
     assert compute_table(candles, ["close", "atr"]).digest != digest
 
 
-def test_arrays_of_another_shape_are_refused() -> None:
-    times = np.arange(3, dtype=np.int64)
-    rows = np.ones(3, np.float32)
-    columns = {"close": (rows,), "rsi": (rows[:1], rows[:1])}
-    with pytest.raises(DataError, match=r"features of BTCUSDT-15m: .*\(3,\); got \(2,\) in rsi, segment"):
-        FeatureTable(SERIES, times, columns, np.zeros(2, np.int32), "digest")
-
-
 def test_making_a_table_does_not_freeze_the_arrays_it_was_made_of() -> None:
     rows = np.ones(3, np.float32)
     FeatureTable(SERIES, np.arange(3), {"close": (rows,)}, np.zeros(3, np.int32), "digest")
