@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from v8.base.errors import ArtifactError
-from v8.base.reading import read_json_object
-from v8.base.records import Count, Number, Sha256, Text, check_format, checked
+from v8.base.records import Count, Number, Sha256, Text, check_format, checked, read_json_object
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from ledger_entries import ISSUER, made_entry
 from v8.annexes.live.app.places import LedgerReader
 from v8.annexes.live.ledger.database import Ledger
 from v8.base.errors import V8Error
-from v8.base.reading import open_given, read_given
+from v8.base.records import open_given, read_given
 from v8.base.storage import FolderLock, WriterLock, digest_file, write_text
 from v8.data.feature_store import FeatureStore
 from v8.data.features import compute_table

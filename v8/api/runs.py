@@ -31,7 +31,7 @@ from v8.base.child import run_in_child
 from v8.base.errors import ArtifactError, listed, shown
 from v8.base.hardware import replacement_notice
 from v8.base.process import command
-from v8.base.reading import read_plain
+from v8.base.records import read_plain
 from v8.base.registry import load_plugins, require_no_own_entries
 from v8.data.market.companions import Companions
 from v8.data.market.series import TIMEFRAME_S, series_advice

@@ -41,7 +41,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from v8.base.errors import ProfileError, V8Error, listed, message_of, shown
 from v8.base.process import for_children, repeated
-from v8.base.reading import read_given
+from v8.base.records import read_given
 from v8.base.storage import digest_bytes, expanded, packaged_yaml, parse_own_yaml
 from v8.base.wording import for_terminal, markup_in
 

@@ -40,7 +40,7 @@ import yaml
 from filelock import FileLock, Timeout
 
 from v8.base.errors import ArtifactError, ProfileError, StorageError, shown
-from v8.base.reading import open_given, read_given, require_regular
+from v8.base.records import open_given, read_given, require_regular
 
 _MAKER: Final = r"(?P<pid>[1-9][0-9]{0,9})(-(?P<machine>[0-9a-f]{6}))?"
 """Part of a file name: the process that writes the file and its machine, since machines may share folders."""
@@ -222,7 +222,7 @@ def packaged_yaml(package: str, name: str) -> Any:
 
 
 def parse_own_yaml(text: str) -> Any:
-    """Parse YAML that this project wrote; for other files see `v8.base.reading`.
+    """Parse YAML that this project wrote; for other files see `v8.base.records`.
 
     Every command reads a dozen such files, and LibYAML, where there is one, reads them ten times as fast.
     """

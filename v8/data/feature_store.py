@@ -42,7 +42,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from v8.base import storage
-from v8.base.reading import open_given, read_given
+from v8.base.records import open_given, read_given
 from v8.data.features import Chunks, FeatureTable, assemble, compute_columns, valid_rows
 from v8.data.market.candles import Candles
 from v8.profile.columns import OPEN_TIME

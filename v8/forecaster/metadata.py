@@ -19,7 +19,6 @@ from pydantic import ConfigDict, StrictBool
 
 from v8.base import records
 from v8.base.errors import ArtifactError, listed
-from v8.base.reading import read_json_object
 from v8.base.records import (
     AS_WRITTEN,
     ColumnName,
@@ -31,6 +30,7 @@ from v8.base.records import (
     Seconds,
     Sha256,
     Word,
+    read_json_object,
 )
 from v8.base.storage import digest_file
 from v8.data.market.candles import CandlePin, Candles, pin_of

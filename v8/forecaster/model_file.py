@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from v8.base.errors import ArtifactError, V8Error, listed, shown
-from v8.base.reading import open_given, parse_json
+from v8.base.records import open_given, parse_json
 from v8.base.storage import packaged_yaml
 from v8.model.networks.published import (
     ABOUT_MEMBER,

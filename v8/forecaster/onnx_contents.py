@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from onnx import AttributeProto, TensorProto, helper, numpy_helper, shape_inference
 
 from v8.base.errors import ArtifactError, listed, shown
-from v8.base.reading import read_given
+from v8.base.records import read_given
 from v8.forecaster.metadata import ModelShapes
 from v8.forecaster.model_file import MAX_WHOLE, MAX_WORKED_NUMBERS
 from v8.model.baselines.ranges import PATH_LAYERS

@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from v8.base.errors import ArtifactError, listed
-from v8.base.reading import read_json_object
-from v8.base.records import Count, Number, OpenTime, Text, adapter, check_format, checked
+from v8.base.records import Count, Number, OpenTime, Text, adapter, check_format, checked, read_json_object
 from v8.base.storage import digest_file, packaged, write_json, write_text
 from v8.base.wording import Table, as_code, number, plural
 from v8.data.windows import SeriesData

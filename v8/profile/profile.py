@@ -17,8 +17,16 @@ import pydantic
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
 from v8.base.errors import ProfileError, shown
-from v8.base.reading import MAX_YAML_DEPTH, read_yaml
-from v8.base.records import Settings, adapter, checked, first_error, refusing, under_key
+from v8.base.records import (
+    MAX_YAML_DEPTH,
+    Settings,
+    adapter,
+    checked,
+    first_error,
+    read_yaml,
+    refusing,
+    under_key,
+)
 from v8.base.registry import advice, nearest, suggestion_clause
 from v8.base.storage import digest_json, expanded
 from v8.profile import columns as c

@@ -27,8 +27,7 @@ from pydantic_core import to_jsonable_python
 from v8.base import records
 from v8.base.child import resource_scope
 from v8.base.errors import ArtifactError, DataError, listed
-from v8.base.reading import read_json_object
-from v8.base.records import OpenTime, Positive
+from v8.base.records import OpenTime, Positive, read_json_object
 from v8.base.storage import WriterLock, write_json
 from v8.base.wording import plural
 from v8.data.market.companions import Companions

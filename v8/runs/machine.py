@@ -49,8 +49,7 @@ from v8.base.errors import with_parameters
 from v8.base.hardware import SINGLE_THREADED, has_gpu, identity
 from v8.base.hardware import available_bytes as free_bytes
 from v8.base.process import collected_later, light_start, with_variables
-from v8.base.reading import parse_json, read_given
-from v8.base.records import Count, Number, adapter
+from v8.base.records import Count, Number, adapter, parse_json, read_given
 from v8.base.storage import digest_json, home, write_cache
 from v8.model.networks.programs import STEPS_VARIABLE, Loops, training_flop_per_window
 from v8.profile.profile import Profile

@@ -30,8 +30,7 @@ from v8.base import records
 from v8.base.errors import ArtifactError, DataError, ProfileError, StorageError, V8Error, listed, shown
 from v8.base.hardware import describe_machine, versions
 from v8.base.process import command
-from v8.base.reading import parse_json, read_json_object, read_plain
-from v8.base.records import AS_WRITTEN, Sha256, Text
+from v8.base.records import AS_WRITTEN, Sha256, Text, parse_json, read_json_object, read_plain
 from v8.base.registry import loaded_plugins, nearest, other_plugins
 from v8.base.storage import FolderLock, Pace, sweep, write_json
 from v8.data.market.candles import CandlePin

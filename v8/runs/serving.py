@@ -20,7 +20,7 @@ from pydantic import BeforeValidator, Field
 
 from v8.base import records
 from v8.base.errors import ArtifactError
-from v8.base.reading import read_json_object
+from v8.base.records import read_json_object
 from v8.base.storage import write_json
 from v8.data.market.series import Series, by_series
 from v8.forecaster.metadata import (

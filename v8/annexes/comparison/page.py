@@ -20,8 +20,7 @@ from v8.annexes.comparison.results import (
     shared_windows_note,
 )
 from v8.base.errors import ProfileError, listed
-from v8.base.reading import read_json_object
-from v8.base.records import check_format
+from v8.base.records import check_format, read_json_object
 from v8.base.storage import COMPARISON_COLUMNS, write_json, write_text
 from v8.base.wording import (
     ABSENT,

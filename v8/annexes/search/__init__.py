@@ -12,8 +12,7 @@ from typing import Annotated, Any, Final
 from pydantic import Field
 
 from v8.base.errors import ProfileError
-from v8.base.reading import read_yaml
-from v8.base.records import Flag, Options, Settings, checked, under_key
+from v8.base.records import Flag, Options, Settings, checked, read_yaml, under_key
 from v8.profile.profile import Profile, key_places
 from v8.runs import options as run_options
 from v8.runs.options import FoldBars, HistoryBars, NumFolds

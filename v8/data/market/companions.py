@@ -29,7 +29,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from v8.base.errors import DataError, listed, shown
-from v8.base.reading import read_plain
+from v8.base.records import read_plain
 from v8.data.market.candles import MAX_VALUE, Candles, Columns, Mask, Times, rows_at
 from v8.data.market.checks import check_candles
 from v8.data.market.frames import read_open_times

@@ -21,7 +21,7 @@ from pydantic import Field
 
 from v8.base import records
 from v8.base.errors import ProfileError, listed, shown
-from v8.base.reading import read_yaml
+from v8.base.records import read_yaml
 from v8.base.registry import advice
 from v8.profile.columns import SYMBOL_RULE, is_symbol, plain_symbol
 from v8.profile.profile import config_path

@@ -49,7 +49,7 @@ from numpy.typing import NDArray
 from v8.base import storage
 from v8.base.errors import DataError, StorageError, listed, shown
 from v8.base.process import command
-from v8.base.reading import parse_json, read_given
+from v8.base.records import parse_json, read_given
 from v8.base.wording import plural
 from v8.data.market.candles import Candles, Mask, Times, Values, rows_at
 from v8.data.market.series import Series, iso

@@ -42,7 +42,7 @@ import numpy as np
 
 from v8.base.arrays import MAX_STEPS_AGAIN, FloatArray, float32_step, least_absolute_errors, weighted_median
 from v8.base.errors import SeriesError
-from v8.base.reading import read_yaml
+from v8.base.records import read_yaml
 from v8.base.registry import Named, Registry, read_descriptions
 from v8.data.market.series import iso
 from v8.data.scaling import Scaling

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from v8.base.arrays import FloatArray
 from v8.base.errors import ArtifactError
-from v8.base.reading import read_plain
+from v8.base.records import read_plain
 from v8.base.storage import write_bytes
 from v8.data.market.series import Series, iso
 from v8.data.windows import SeriesData

@@ -32,8 +32,7 @@ from typing import Annotated, Any, Final, TypeAlias, TypeVar
 from pydantic import StrictBool
 
 from v8.base.errors import ArtifactError
-from v8.base.reading import read_plain
-from v8.base.records import MAX_SIZE, Count, Seconds, Text, Word, at_keys, checked
+from v8.base.records import MAX_SIZE, Count, Seconds, Text, Word, at_keys, checked, read_plain
 from v8.base.storage import write_text
 from v8.base.wording import Table
 from v8.model.baselines.baselines import NAIVE

@@ -29,7 +29,7 @@ from packaging.version import Version
 
 from v8.base.hardware import identity, processor_flags
 from v8.base.process import with_variables
-from v8.base.reading import read_given
+from v8.base.records import read_given
 from v8.base.storage import digest_bytes, digest_json, home, passing_folder, write_cache
 from v8.profile.profile import Profile
 

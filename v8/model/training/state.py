@@ -38,8 +38,7 @@ from numpy.typing import NDArray
 
 from v8.base.errors import ArtifactError
 from v8.base.hardware import backend, backend_name
-from v8.base.reading import parse_json, read_given
-from v8.base.records import adapter
+from v8.base.records import adapter, parse_json, read_given
 from v8.base.storage import write_with
 from v8.data.windows import EpochOrders, FleetWindows, Indices, Tables
 from v8.model.training.progress import Progress

@@ -35,7 +35,7 @@ from pydantic import BeforeValidator, ConfigDict, Field
 from v8.base import records
 from v8.base.errors import ArtifactError, PullError, listed, shown
 from v8.base.process import command
-from v8.base.reading import read_json_object
+from v8.base.records import read_json_object
 from v8.base.storage import digest_bytes, digest_file
 from v8.data.market.series import by_series, is_series_name, series_advice
 from v8.forecaster.forecaster import Forecaster

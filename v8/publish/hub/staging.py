@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from v8.base.errors import ArtifactError, PublishError, listed
-from v8.base.reading import MAX_FILE_BYTES, read_plain
+from v8.base.records import MAX_FILE_BYTES, read_plain
 from v8.base.registry import annex_hooks
 from v8.base.storage import write_bytes, write_text
 from v8.data.market.sources.source import CandleSource

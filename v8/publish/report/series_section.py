@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from v8.base.reading import MAX_FILE_BYTES, open_given, read_given
+from v8.base.records import MAX_FILE_BYTES, open_given, read_given
 from v8.base.storage import digest_bytes, write_text
 from v8.base.version import VERSION
 from v8.base.wording import (

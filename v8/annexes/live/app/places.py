@@ -24,7 +24,7 @@ from v8.annexes.live.ledger.record import (
 from v8.api.issuing import IssuedForecast, issue_forecast
 from v8.base.arrays import FloatArray
 from v8.base.errors import ArtifactError, DataError, V8Error, listed
-from v8.base.reading import open_given
+from v8.base.records import open_given
 from v8.base.wording import say
 from v8.data.features import compute_columns
 from v8.data.market.candles import Candles

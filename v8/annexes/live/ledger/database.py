@@ -44,8 +44,7 @@ from v8.annexes.live.ledger.entries import (
 )
 from v8.base.errors import ArtifactError, ProfileError, StorageError, V8Error
 from v8.base.process import command
-from v8.base.reading import parse_json
-from v8.base.records import AS_WRITTEN, OpenTime, Sha256, adapter, checked
+from v8.base.records import AS_WRITTEN, OpenTime, Sha256, adapter, checked, parse_json
 from v8.base.storage import WriterLock, packaged, require_replaceable, write_with
 from v8.data.market.series import Series
 

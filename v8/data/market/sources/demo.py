@@ -28,7 +28,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from v8.base.errors import DataError
-from v8.base.reading import read_yaml
+from v8.base.records import read_yaml
 from v8.data.market.candles import Candles, require_num_bars
 from v8.data.market.checks import check_candles
 from v8.data.market.series import DAY_S, Series, iso

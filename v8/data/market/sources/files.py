@@ -27,7 +27,7 @@ from typing import ClassVar, Final, NamedTuple
 import pandas as pd
 
 from v8.base.errors import DataError, listed
-from v8.base.reading import read_plain
+from v8.base.records import read_plain
 from v8.base.storage import digest_bytes
 from v8.data.market.candles import Candles, require_one_unit
 from v8.data.market.checks import check_candles

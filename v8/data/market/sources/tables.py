@@ -39,7 +39,7 @@ from flatbuffers.table import Table
 from pyarrow import types
 
 from v8.base.errors import DataError, listed, shown
-from v8.base.reading import parse_json
+from v8.base.records import parse_json
 from v8.data.market import frames
 from v8.data.market.column_names import (
     ARCHIVE_COLUMNS,

@@ -33,7 +33,7 @@ import pandas as pd
 
 from v8.base import storage
 from v8.base.errors import DataError, UnknownSeriesError
-from v8.base.reading import read_given
+from v8.base.records import read_given
 from v8.data.market.candles import Candles, Times, require_num_bars
 from v8.data.market.checks import check_candles
 from v8.data.market.frames import read_open_times
