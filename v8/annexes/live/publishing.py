@@ -448,7 +448,7 @@ def stage_space(folder: Path, space: str, repo: str) -> StagedSpace:
     package_name, extra = DISTRIBUTION
     write_text(folder / "requirements.txt", "\n".join(pinned(package_name, extra)) + "\n")
     package = Path(__file__).parents[2]
-    for file in sorted(file for file in package.rglob("*.*") if file.suffix != ".pyc"):
+    for file in sorted(file for file in package.rglob("*") if file.is_file() and file.suffix != ".pyc"):
         write_bytes(folder / PACKAGE_FOLDER / file.relative_to(package), file.read_bytes())
     for file in sorted(config_path("universe").parent.glob("*.yaml")):
         write_bytes(folder / PACKAGE_FOLDER / "configs" / file.name, file.read_bytes())

@@ -83,6 +83,8 @@ def test_a_space_is_one_commit_and_the_same_again_is_none(hub: Any) -> None:
     assert StagedSpace.marker in files
     assert {path for path in sources if path.endswith(".yaml")} <= set(files)
     assert {"v8/configs/universe.yaml", "Dockerfile", "requirements.txt"} <= set(files)
+    licences = {f"v8/base/vendor/{name}-lightweight-charts" for name in ("LICENSE", "NOTICE")}
+    assert licences <= set(files)
     assert files["LICENSE"].decode() == (REPOSITORY / "LICENSE").read_text("utf-8")
     everything = b"\n".join(files.values())
     assert os.environ["HF_TOKEN"].encode() not in everything
