@@ -138,10 +138,7 @@ def test_the_proxy_of_the_environment_is_asked_with_its_own_password(
     with closing(Downloader("V8_VISION_URL")) as downloader:
         downloader.fetch("http://candles.example/a", max_bytes=9)
     Receiver("http://receiver.example/hooks").send("msg_1", "{}")
-    assert [path for path, _ in server.asked] == [
-        "http://candles.example/a",
-        "http://receiver.example/hooks",
-    ]
+    assert [path for path, _ in server.asked] == ["http://candles.example/a", "http://receiver.example/hooks"]
     for _, names in server.asked:
         assert names["proxy-authorization"] == f"Basic {b64encode(b'door:key').decode()}"
         assert "authorization" not in names

@@ -164,15 +164,9 @@ def test_what_a_notebook_registered_itself_is_refused_in_a_sentence() -> None:
         ),
         (BASELINE_NAMED.format(name="model"), "baseline model: its name"),
         (BASELINE_NAMED.format(name="naive"), "baseline naive: its name"),
-        (
-            BASELINE_NAMED.format(name="../x"),
-            r"baseline, its name: .*got '\.\./x'",
-        ),
+        (BASELINE_NAMED.format(name="../x"), r"baseline, its name: .*got '\.\./x'"),
         (BASELINE_NAMED.format(name="x" * 5_000), "baseline, its name: .*got 'x"),
-        (
-            "from v8.profile.tasks import TASKS\nTASKS.register(TASKS['ohlc'])\n",
-            "mine.py, task ohlc: ",
-        ),
+        ("from v8.profile.tasks import TASKS\nTASKS.register(TASKS['ohlc'])\n", "mine.py, task ohlc: "),
         ("x" * (1 << 21), "Python file .*got 2,097,152 bytes"),
     ],
 )

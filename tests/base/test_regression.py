@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 from v8.base.arrays import ROWS_AT_ONCE, least_absolute_errors, least_squares, weighted_median
 
 
-@given(
-    pairs=st.lists(st.tuples(st.floats(-1e3, 1e3), st.floats(0, 1e3)), min_size=1, max_size=30),
-)
+@given(pairs=st.lists(st.tuples(st.floats(-1e3, 1e3), st.floats(0, 1e3)), min_size=1, max_size=30))
 def test_no_value_has_a_smaller_weighted_sum_of_distances_than_the_weighted_median(
     pairs: list[tuple[float, float]],
 ) -> None:

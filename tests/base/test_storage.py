@@ -104,10 +104,7 @@ def test_a_writer_that_fails_over_the_system_in_words_of_its_own_is_a_refusal_of
         with zipfile.ZipFile(aside, "w") as archive, archive.open("one", "w") as stream:
             stream.write(b"1" * 100_000)  # closing the zip then fails with a ValueError
 
-    with (
-        file_limit(1000),
-        pytest.raises(StorageError, match=r"big\.zip: .*; got File too large"),
-    ):
+    with file_limit(1000), pytest.raises(StorageError, match=r"big\.zip: .*; got File too large"):
         storage.write_with(tmp_path / "big.zip", zipped)
     assert list(tmp_path.iterdir()) == []
 

@@ -233,10 +233,7 @@ def test_without_any_annex_the_core_trains_reports_and_forecasts(bare: Path) -> 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (
-            ("run", "--track", "tensorboard"),
-            "--track tensorboard: needs a tracker, ",
-        ),
+        (("run", "--track", "tensorboard"), "--track tensorboard: needs a tracker, "),
         (("run", "--engine", "ray"), "error: --engine: "),
         (("backtest", "--worth"), "; got --worth"),
         (("predict", "runs/none", "--source", "yfinance"), "error: --source yfinance: "),

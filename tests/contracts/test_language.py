@@ -33,9 +33,7 @@ def test_without_a_catalogue_that_can_be_read_pages_are_english(
 
 
 @pytest.mark.parametrize("name", TRANSLATED)
-def test_no_sentence_is_missing_stale_or_fuzzy_and_what_is_compiled_is_what_is_written(
-    name: str,
-) -> None:
+def test_no_sentence_is_missing_stale_or_fuzzy_and_what_is_compiled_is_what_is_written(name: str) -> None:
     assert problems(po_file(name), template()) == []
 
 

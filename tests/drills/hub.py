@@ -307,10 +307,7 @@ PUBLISHES: dict[str, tuple[str, Prepare]] = {
 }
 for _route in ROUTES:
     PUBLISHES[f"`{_route}` 500 once"] = ("long", partial(_answer_with, _route, 500))
-    PUBLISHES[f"`{_route}` 429 once, no Retry-After"] = (
-        "long",
-        partial(_answer_with, _route, 429),
-    )
+    PUBLISHES[f"`{_route}` 429 once, no Retry-After"] = ("long", partial(_answer_with, _route, 429))
     PUBLISHES[f"answer to `{_route}` lost"] = ("long", partial(_lose_answer, _route))
 PULLS: dict[str, tuple[str, Prepare]] = {
     "pull: models cut for ever": ("usual", lambda hub: hub.cut("lfs-get", times=FOR_EVER)),

@@ -19,18 +19,7 @@ from pathlib import Path
 import psutil
 
 from drills.archive import serving_folder
-from drills.ground import (
-    DRILLS,
-    SERIES,
-    Drill,
-    Ended,
-    Ground,
-    Place,
-    contents_of,
-    drill,
-    kill,
-    weights_of,
-)
+from drills.ground import DRILLS, SERIES, Drill, Ended, Ground, Place, contents_of, drill, kill, weights_of
 
 KIND = "kills"
 FATAL_WRITES = (str(Path(__file__).with_name("fatal_writes.py")),)

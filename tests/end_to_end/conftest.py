@@ -106,16 +106,8 @@ def tiny_profile() -> dict[str, object]:
         "horizon_bars": 2,
         "scaling": "anchored",
         "split": {"train": 0.7, "validation": 0.15, "test": 0.15},
-        "network": {
-            "family": "bilstm_seq2seq",
-            "encoder_units": [4],
-            "decoder_units": [4],
-            "dropout": 0.2,
-        },
-        "tasks": {
-            "ohlc": {"weight": 1.0, "loss": "mae"},
-            "volatility": {"weight": 0.3, "loss": "mae"},
-        },
+        "network": {"family": "bilstm_seq2seq", "encoder_units": [4], "decoder_units": [4], "dropout": 0.2},
+        "tasks": {"ohlc": {"weight": 1.0, "loss": "mae"}, "volatility": {"weight": 0.3, "loss": "mae"}},
         "training": {
             "batch_size": 8,
             "epochs": 12,

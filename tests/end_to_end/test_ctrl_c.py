@@ -84,9 +84,7 @@ RUN = ("run", "--profile", "frontier", "--smoke", "--series", "BTCUSDT-15m")
     [
         (RUN, "interrupted: runs/frontier-smoke is saved. Continue with: python -m v8 run"),
         pytest.param(
-            ("data", "--series", "BTCUSDT-15m"),
-            "interrupted: every file",
-            marks=pytest.mark.nightly,
+            ("data", "--series", "BTCUSDT-15m"), "interrupted: every file", marks=pytest.mark.nightly
         ),
         pytest.param(
             ("compare-profiles", "--profiles", "frontier", "--series", "BTCUSDT-15m"),

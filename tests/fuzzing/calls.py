@@ -30,22 +30,13 @@ def _calls(run: Path, series: Series) -> tuple[tuple[Any, Mapping[str, Any]], ..
     return (
         (v8.load, {"source": run, "series": str(series), "revision": None}),
         (v8.features, {**candles, "profile": "frontier", "series": str(series)}),
-        (
-            v8.train,
-            {**none, "series": str(series), "runs": "r", "bars": 9, "device": "cpu"},
-        ),
-        (
-            v8.train,
-            {**none, "epochs": 1, "smoke": True, "fleet_size": 1, "fresh": False},
-        ),
+        (v8.train, {**none, "series": str(series), "runs": "r", "bars": 9, "device": "cpu"}),
+        (v8.train, {**none, "epochs": 1, "smoke": True, "fleet_size": 1, "fresh": False}),
         (v8.Run, {"path": run}),
         (v8.Forecaster.load, {"folder": run / str(series), "revision": None}),
         (forecaster.predict, {**candles, "now_s": None, "max_age_bars": None}),
         (forecaster.forecast_history, {**candles, "stride": 500, "start": None, "end": None, "now_s": None}),
-        (
-            forecaster.forecast,
-            {"windows_NTF": windows},
-        ),
+        (forecaster.forecast, {"windows_NTF": windows}),
         (forecaster.joined, {**candles, "now_s": None, "reaches": True}),
         (forecaster.evaluate, {**candles, **late}),
         (forecaster.evaluate, {**candles, **late}),

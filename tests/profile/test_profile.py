@@ -73,11 +73,7 @@ def test_a_shipped_profile_holds_the_numbers_of_its_ancestor(name: str) -> None:
 
 
 # Newest bars, batch, epochs, patience; all look back 30 and ahead 10, on candles alone.
-V4 = {
-    "v4_transformer": (5_000, 128, 50, 10),
-    "v4_gru": (5_000, 64, 100, 15),
-    "v4_lstm": (7_000, 32, 200, 20),
-}
+V4 = {"v4_transformer": (5_000, 128, 50, 10), "v4_gru": (5_000, 64, 100, 15), "v4_lstm": (7_000, 32, 200, 20)}
 
 
 @pytest.mark.parametrize("name", V4)
@@ -218,10 +214,7 @@ def test_a_user_s_own_file_works_from_any_folder(tmp_path: Path, monkeypatch: py
     ("changes", "sentence"),
     [
         ({"learnin_rate": 1e-3}, r"key learnin_rate: .*unknown key.*Did you mean training\.learning_rate\."),
-        (
-            {"bogus": 1},
-            r"key bogus: .*unknown key 'bogus'",
-        ),
+        ({"bogus": 1}, r"key bogus: .*unknown key 'bogus'"),
         ({"lookbak_bars": 3}, r"mine\.yaml, key lookbak_bars: .*unknown key.*Did you mean lookback_bars"),
         ({"seed": None}, r"key seed: .*got no such key"),
         ({"lookback_bars": 0}, r"key lookback_bars: .*got 0"),
@@ -235,10 +228,7 @@ def test_a_user_s_own_file_works_from_any_folder(tmp_path: Path, monkeypatch: py
         ({"calibration": None}, r"key calibration: .*got no such key"),
         ({"split": {"train": 0.7, "validation": 0.2, "test": 0.2}}, "must add up to 1"),
         ({"split": {"train": 0.7, "validation": 0.3, "test": 0.0}}, r"key split\.test: .*greater than 0"),
-        (
-            {"tasks": {"ohlcv": {"weight": 1.0, "loss": "mae"}}},
-            r"mine.yaml, key tasks: .*'ohlcv'.*ohlc",
-        ),
+        ({"tasks": {"ohlcv": {"weight": 1.0, "loss": "mae"}}}, r"mine.yaml, key tasks: .*'ohlcv'.*ohlc"),
         ({"tasks": {"bands": {"weight": 1.0, "loss": "mae"}}}, "must hold ohlc"),
         ({"lookback_bars": 10}, r"mine.yaml: lookback_bars .*20 .*got 10"),
         ({"horizon_bars": 19}, r"mine.yaml: horizon_bars .*18 .*got 19"),
@@ -575,10 +565,7 @@ def test_arrays_that_fit_are_taken() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (
-            {"learning_rate": {"x": 1}},
-            r"key training.learning_rate: .* valid number; got {'x': 1}",
-        ),
+        ({"learning_rate": {"x": 1}}, r"key training.learning_rate: .* valid number; got {'x': 1}"),
         ({"learning_rate": np.array([1e-3])}, "key training.learning_rate: .*valid number"),
         ({"quantiles": pd.NA}, "key quantiles: .*valid tuple; got a value of type NAType"),
         ({"quantiles": [0.1, pd.NA, 0.9]}, "key quantiles.1: .*valid number; got a value of type NAType"),

@@ -179,25 +179,16 @@ def test_a_name_is_written_in_one_way() -> None:
     [
         ("ta.adxx", r"feature columns: .*no output .*mean ta.adx"),
         ("ta.atr", "did you mean ta.average_true_range"),
-        (
-            "ta.adx(windo=14)",
-            r"feature columns: .*'windo'.*window",
-        ),
+        ("ta.adx(windo=14)", r"feature columns: .*'windo'.*window"),
         ("ta.adx(window=x)", r"feature columns: .*window=x of ta.adx must"),
         ("ta.adx(fillna=1)", r"feature columns: .*fillna=1 of"),
         ("ta.adx(14)", r"feature columns: .*parameter '14'"),
         ("ta.stoch(window=10", r"feature columns: .*not written like ta.adx"),
-        (
-            "ta.sma_indicator",
-            r"feature columns: .*ta.sma_indicator needs window",
-        ),
+        ("ta.sma_indicator", r"feature columns: .*ta.sma_indicator needs window"),
         ("ta.adx(window=0)", r"ValueError: window .* 0"),
         ("ta.sma_indicator(window=-3)", "package says ValueError: "),
         ("ta.donchian_channel_hband(offset=-3)", r"no value at|looks ahead"),
-        (
-            "ta.ichimoku_a(visual=true)",
-            r"feature columns: .*looks ahead",
-        ),
+        ("ta.ichimoku_a(visual=true)", r"feature columns: .*looks ahead"),
         ("ta.ema_indicator(window=2000)", r"feature columns: .*depends on the first"),
         ("ta.volume_price_trend(dropnans=true)", r"cannot be computed|depends on the"),
     ],

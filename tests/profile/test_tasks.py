@@ -17,15 +17,7 @@ from keras import ops
 from rolled import naive
 
 from v8.base.errors import ProfileError
-from v8.profile.tasks import (
-    TASKS,
-    Closes,
-    Task,
-    future_weights,
-    naive_closes,
-    suffix_sums,
-    window_moments,
-)
+from v8.profile.tasks import TASKS, Closes, Task, future_weights, naive_closes, suffix_sums, window_moments
 
 EVERY = list(TASKS.values())
 LAST = np.array([100.0, 2.0, 5e-6])[:, None, None]

@@ -31,15 +31,7 @@ TABLE = TableSettings(
     file="rates.csv", time="time", columns=("rate",), available_after_s=600, max_age_s=86_400
 )
 NAMES = ("close", "csv.rate", *(f"BTCUSDT.{name}" for name in FEATURES))
-SOME = (
-    "close",
-    "rsi",
-    "csv.rate",
-    "BTCUSDT.close",
-    "BTCUSDT.rsi",
-    "BTCUSDT.roc",
-    "BTCUSDT.ta.rsi(window=2)",
-)
+SOME = ("close", "rsi", "csv.rate", "BTCUSDT.close", "BTCUSDT.rsi", "BTCUSDT.roc", "BTCUSDT.ta.rsi(window=2)")
 
 
 def random_market(seed: int) -> pd.DataFrame:
@@ -160,9 +152,7 @@ def test_g3_a_target_moved_into_a_covariate_is_found_by_what_is_known_of_all(ahe
 
 @settings(deadline=None, max_examples=8)
 @given(
-    seed=SEEDS,
-    holes=st.lists(st.integers(1, 60), max_size=2),
-    cuts=st.tuples(*[st.integers(290, 410)] * 2),
+    seed=SEEDS, holes=st.lists(st.integers(1, 60), max_size=2), cuts=st.tuples(*[st.integers(290, 410)] * 2)
 )
 def test_a_store_that_has_grown_holds_what_is_computed_at_once(
     tmp_path_factory: pytest.TempPathFactory, seed: int, holes: list[int], cuts: tuple[int, int]

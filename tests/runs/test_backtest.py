@@ -236,11 +236,7 @@ def test_a_fold_whose_candles_changed_is_not_pooled_with_what_was_evaluated_of_t
     refused = {last.folder: {str(one.series): str(one.reason) for one in summary.failures}}
     assert list(refused[last.folder]) == ["BTCUSDT-15m"]
     results = read_results(path, plan, refused)
-    assert [*results.cells] == [
-        (1, "BTCUSDT-15m"),
-        (1, "ETHUSDT-15m"),
-        (2, "ETHUSDT-15m"),
-    ]
+    assert [*results.cells] == [(1, "BTCUSDT-15m"), (1, "ETHUSDT-15m"), (2, "ETHUSDT-15m")]
     assert "was started with 2,250 candles" in results.failures["fold-2"]["BTCUSDT-15m"]
     expected = "Incomplete: fold 2 (1 of 2 models)"
     assert expected in headline(results) and expected in backtest_page(results)

@@ -390,10 +390,7 @@ def test_a_run_whose_record_cannot_be_written_ends_with_one_sentence(plan: Plan)
         with file_limit(100):
             yield from HollowEngine().train(jobs, observer)
 
-    with (
-        opened(plan) as folder,
-        pytest.raises(StorageError, match=r"run\.json: .*got File"),
-    ):
+    with opened(plan) as folder, pytest.raises(StorageError, match=r"run\.json: .*got File"):
         carried_out(plan, folder, Market(), EngineOf(full))
     assert statuses(plan) == {"BTCUSDT-15m": "pending", "ETHUSDT-1h": "pending"}
 
@@ -419,10 +416,7 @@ def test_a_run_with_work_left_refuses_a_place_that_cannot_be_written_before_it_r
     (plan.path / ".lock").unlink()
     (plan.path / ".lock").mkdir()
     market = Market()
-    with (
-        opened(plan) as folder,
-        pytest.raises(StorageError, match=r"tiny/.lock: .*got a folder in"),
-    ):
+    with opened(plan) as folder, pytest.raises(StorageError, match=r"tiny/.lock: .*got a folder in"):
         carried_out(plan, folder, market, HollowEngine())
     assert market.asked == []
 

@@ -217,8 +217,7 @@ def test_the_running_bar_is_dropped_and_counted(valid_frame):
 
 def test_rows_from_the_future_are_refused(valid_frame):
     with pytest.raises(
-        DataError,
-        match=r"BTCUSDT-1h from files: .*2024-01-01T08:00:00Z.*got bars .*T08:00:00Z, .*T09:00:00Z",
+        DataError, match=r"BTCUSDT-1h from files: .*2024-01-01T08:00:00Z.*got bars .*T08:00:00Z, .*T09:00:00Z"
     ):
         check(valid_frame(10, 3_600), now_s=START_S + 8 * 3_600)
 
@@ -356,8 +355,7 @@ def test_a_newest_bar_in_two_versions_begins_no_forecast(valid_frame):
     frame = valid_frame(100, 3_600)
     twice = pd.concat([frame, frame.tail(1).assign(volume=1e6)])
     with pytest.raises(
-        DataError,
-        match=r"BTCUSDT-1h from files: .*got row 100 of 2024-01-05T03:00:00Z: listed more",
+        DataError, match=r"BTCUSDT-1h from files: .*got row 100 of 2024-01-05T03:00:00Z: listed more"
     ):
         require_newest(check(twice))
 

@@ -70,8 +70,5 @@ def test_outages_are_no_closing_hours() -> None:
 def test_a_market_that_closes_is_refused_when_its_candles_are_checked(valid_frame: Any) -> None:
     times = stocks(30, HOUR_S)
     frame = valid_frame(len(times), HOUR_S).assign(open_time=times)
-    with pytest.raises(
-        DataError,
-        match=r"AAPL-1h from files: .*got a market without.*133.*168",
-    ):
+    with pytest.raises(DataError, match=r"AAPL-1h from files: .*got a market without.*133.*168"):
         check_candles(frame, Series("AAPL", "1h"), source="files")

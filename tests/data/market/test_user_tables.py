@@ -65,32 +65,20 @@ def test_times_and_separators_of_every_usual_kind_are_read(folder: Path, text: s
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (
-            "time,rates\n1717200000,1\n",
-            "funding.csv: .*got time, rates",
-        ),
-        (
-            "time,rate,rate\n1717200000,1,2\n",
-            "funding.csv: .*got time, rate, rate",
-        ),
+        ("time,rates\n1717200000,1\n", "funding.csv: .*got time, rates"),
+        ("time,rate,rate\n1717200000,1,2\n", "funding.csv: .*got time, rate, rate"),
         ("", "funding.csv: .*the columns time.*got none"),
         ("time,rate\n", "funding.csv: .*least one row.*got none"),
         ("time,rate\n2024-06-01T00:00:00,1\n", "funding.csv: .*got '2024-06-01T00:00:00' in row 1"),
         ("time,rate\n2024-06-01,1\n", "funding.csv: .*got '2024-06-01' in row 1"),
         ("time,rate\n,1\n", "funding.csv: .*got '' in row 1"),
         ("time,rate\n12,1\n", "funding.csv: .*got '12' in row 1"),
-        (
-            "time,rate\n1717200000,1\n1717200000,2\n",
-            "funding.csv: .*times ascend.*got '1717200000' in row 2",
-        ),
+        ("time,rate\n1717200000,1\n1717200000,2\n", "funding.csv: .*times ascend.*got '1717200000' in row 2"),
         ("time,rate\n1717203600,1\n1717200000,2\n", "funding.csv: .*row to row.*got '1717200000' in row 2"),
         ("time,rate\n1717200000,1\n1717203600,\n", "column rate: .*got '' in row 2"),
         ("time,rate\n1717200000,nan\n", "column rate: .*has a number"),
         ("time,rate\n1717200000,1e300\n", "column rate: .*has a number"),
-        (
-            "time,rate\n1717200000,1,2,3\n",
-            "funding.csv: .*got 4 values in line 2, and 2 columns",
-        ),
+        ("time,rate\n1717200000,1,2,3\n", "funding.csv: .*got 4 values in line 2, and 2 columns"),
     ],
 )
 def test_what_could_mean_something_else_is_refused(folder: Path, text: str, why: str) -> None:

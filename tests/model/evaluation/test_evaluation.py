@@ -238,11 +238,7 @@ def test_g8_every_error_stands_per_step_beside_every_baseline(make_span) -> None
     assert "mape" not in json.dumps(content).lower()
 
 
-@given(
-    seed=st.integers(0, 1_000),
-    num_windows=st.sampled_from([1, 2, 5, 60]),
-    horizon_bars=st.integers(1, 4),
-)
+@given(seed=st.integers(0, 1_000), num_windows=st.sampled_from([1, 2, 5, 60]), horizon_bars=st.integers(1, 4))
 @settings(max_examples=20, deadline=None)
 def test_an_evaluation_survives_its_file_bit_for_bit(
     make_span, seed: int, num_windows: int, horizon_bars: int

@@ -23,10 +23,7 @@ def test_g6_a_silent_broadcast_is_impossible() -> None:
     """(N, 1, 4) less (N, 4) would be (N, N, 4), whose best forecast is the mean of the batch."""
     actual = np.zeros((5, 1, 1, 4), np.float32)
     forecast = np.zeros((5, 1, 4), np.float32)
-    with pytest.raises(
-        ValueError,
-        match=r"ohlc: .*one shape; got \(5, 1, 1, 4\) and \(5, 1, 4\)",
-    ):
+    with pytest.raises(ValueError, match=r"ohlc: .*one shape; got \(5, 1, 1, 4\) and \(5, 1, 4\)"):
         loss("mse", actual, forecast)
 
 

@@ -45,19 +45,9 @@ def pair_of(equation: str) -> list[np.ndarray]:
     [
         ("float32", True, "", FLOAT32),
         ("mixed_bfloat16", True, "", EVERYTHING),
-        (
-            "mixed_float16",
-            True,
-            "avx512_bf16",
-            Products("float16", ALL_KINDS, are_batches_included=True),
-        ),
+        ("mixed_float16", True, "avx512_bf16", Products("float16", ALL_KINDS, are_batches_included=True)),
         ("mixed_bfloat16", False, "avx512f avx512_bf16", Products("bfloat16", frozenset({"input_gradient"}))),
-        (
-            "mixed_bfloat16",
-            False,
-            "avx512_bf16 amx_bf16",
-            ON_A_CPU,
-        ),
+        ("mixed_bfloat16", False, "avx512_bf16 amx_bf16", ON_A_CPU),
         ("mixed_bfloat16", False, "avx2 avx512f", FLOAT32),
         ("mixed_float16", False, "avx512_bf16 avx512_fp16", FLOAT32),
     ],

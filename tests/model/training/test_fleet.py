@@ -131,10 +131,7 @@ def fleet(series: list[SeriesData], trainer: Trainer) -> dict[int, TrainingResul
 @pytest.mark.nightly
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_g18_a_fleet_of_three_lengths_follows_three_serial_fits(
-    place: int,
-    series: list[SeriesData],
-    stock: keras.Model,
-    fleet: dict[int, TrainingResult | DivergedError],
+    place: int, series: list[SeriesData], stock: keras.Model, fleet: dict[int, TrainingResult | DivergedError]
 ) -> None:
     history = serial_fit(stock, series[place], seed=10 + place)
     ours = fleet[place]

@@ -113,10 +113,7 @@ def test_a_batch_has_the_shapes_of_the_profile() -> None:
 
 
 @pytest.mark.tf
-@pytest.mark.parametrize(
-    ("saturation", "expected"),
-    [(1, 1), (8, 8), (30, 32), (1000, 40)],
-)
+@pytest.mark.parametrize(("saturation", "expected"), [(1, 1), (8, 8), (30, 32), (1000, 40)])
 def test_a_fleet_is_as_large_as_still_pays(saturation: int, expected: int, small: Profile) -> None:
     """A device that does `saturation` products at once gains nothing from more models."""
 

@@ -7,20 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from v8.runs.machine import (
-    NUM_TRIES,
-    WORKER_BYTES,
-    affordable_workers,
-    measured_workers,
-    useful_workers,
-)
+from v8.runs.machine import NUM_TRIES, WORKER_BYTES, affordable_workers, measured_workers, useful_workers
 
 PLENTY = 1 << 50
 
 
 @pytest.mark.parametrize(
-    ("num_real", "num_cores", "expected"),
-    [(1, 8, 1), (2, 8, 2), (3, 8, 4), (8, 8, 8), (2, 64, 2), (6, 6, 6)],
+    ("num_real", "num_cores", "expected"), [(1, 8, 1), (2, 8, 2), (3, 8, 4), (8, 8, 8), (2, 64, 2), (6, 6, 6)]
 )
 def test_workers_stop_where_more_threads_do_no_more_work(
     num_real: int, num_cores: int, expected: int

@@ -114,12 +114,7 @@ def test_a_second_call_asks_for_what_is_new_and_keeps_what_was_told_first(
     after = open_source("ccxt").candles(SERIES, 500)
     # Its time is years behind this machine's: its newest candle is asked for, too, to bear it out.
     assert [asked for asked in exchange.klines_requests() if "startTime" in asked] == [
-        {
-            "interval": "15m",
-            "limit": "1000",
-            "symbol": "BTCUSDT",
-            "startTime": f"{before.open_time_s[-3]}000",
-        }
+        {"interval": "15m", "limit": "1000", "symbol": "BTCUSDT", "startTime": f"{before.open_time_s[-3]}000"}
     ]
     assert after.report.num_revised == 1
     assert np.array_equal(after.values[-2], before.values[-1])
@@ -129,10 +124,7 @@ def test_a_second_call_asks_for_what_is_new_and_keeps_what_was_told_first(
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        (
-            "BTCUSD-15m",
-            "BTCUSD-15m from binance: .* 1 markets of kind spot .*; got none",
-        ),
+        ("BTCUSD-15m", "BTCUSD-15m from binance: .* 1 markets of kind spot .*; got none"),
         ("BTCUSDT-2h", "a candle that opens"),
     ],
 )
@@ -167,10 +159,7 @@ def test_trouble_that_passes_is_waited_for_and_other_trouble_told_without_secret
             r"V8_CCXT: names one of the \d+ exchanges of ccxt .*; got none\. Write for example",
         ),
         ({"V8_CCXT": "krakn"}, "got 'krakn'. Did you mean kraken"),
-        (
-            {"V8_CCXT_OPTIONS": f"['{TOKEN}']"},
-            "V8_CCXT_OPTIONS: .*; got another",
-        ),
+        ({"V8_CCXT_OPTIONS": f"['{TOKEN}']"}, "V8_CCXT_OPTIONS: .*; got another"),
     ],
 )
 def test_an_exchange_that_is_none_is_refused_at_once(

@@ -208,8 +208,7 @@ def test_packed_files_that_cannot_be_unpacked_are_one_sentence(
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["BINANCE_BTCUSDT, 60.csv", "BINANCE_BTCUSDT, 60_1a2b3.csv", "BTCUSDT 1h.csv", "BTC-USDT_1h.csv"],
+    "name", ["BINANCE_BTCUSDT, 60.csv", "BINANCE_BTCUSDT, 60_1a2b3.csv", "BTCUSDT 1h.csv", "BTC-USDT_1h.csv"]
 )
 def test_tradingview_s_columns_and_names_are_read(tmp_path: Path, frame: pd.DataFrame, name: str) -> None:
     exported = frame.assign(time=frame["open_time"] // 1_000, Volume=frame["volume"])

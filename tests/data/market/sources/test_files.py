@@ -29,14 +29,12 @@ def test_a_file_that_names_the_series_as_a_whole_word_is_read(tmp_path, frame, n
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["1000BTCUSDT-1h.csv", "BTCUSDT-1hour.csv", "BTCUSDT-15m.csv", "BTCUSDT.csv", "BTCUSDT-1H.csv"],
+    "name", ["1000BTCUSDT-1h.csv", "BTCUSDT-1hour.csv", "BTCUSDT-15m.csv", "BTCUSDT.csv", "BTCUSDT-1H.csv"]
 )
 def test_g9_a_missing_file_is_an_error_and_never_a_random_walk(tmp_path, frame, name):
     frame.to_csv(tmp_path / name, index=False)
     with pytest.raises(
-        DataError,
-        match=rf"BTCUSDT-1h from files: .*\(.csv, .*\) with BTCUSDT-1h in .*; got {name}\.",
+        DataError, match=rf"BTCUSDT-1h from files: .*\(.csv, .*\) with BTCUSDT-1h in .*; got {name}\."
     ):
         read(tmp_path)
 

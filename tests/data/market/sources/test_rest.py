@@ -196,14 +196,8 @@ WRONG: dict[str, tuple[ApiFault, str]] = {
     "a bar before the first": (ApiFault(rows=lambda rows: ahead(rows, -1)), "were requested"),
     "the running bar": (ApiFault(rows=lambda rows: ahead(rows[::-1], 1)[::-1]), "were requested"),
     "a bar far ahead": (ApiFault(rows=lambda rows: ahead(rows, 50_000)), "were requested"),
-    "off the grid": (
-        ApiFault(rows=lambda rows: shifted(rows[:-1], 7_000)),
-        "candles open every 900 s",
-    ),
-    "other days": (
-        ApiFault(rows=lambda rows: shifted(rows, -86_400_000)),
-        "were requested",
-    ),
+    "off the grid": (ApiFault(rows=lambda rows: shifted(rows[:-1], 7_000)), "candles open every 900 s"),
+    "other days": (ApiFault(rows=lambda rows: shifted(rows, -86_400_000)), "were requested"),
     "microseconds": (
         ApiFault(rows=lambda rows: [[row[0] * 1_000, *row[1:]] for row in rows]),
         "a candle closes",

@@ -60,10 +60,7 @@ def test_rows_of_the_archive_may_be_parted_by_semicolons_and_end_in_cr(
         (HEADER.encode() + b"1" * 10_000_000, "open time is a number|must be a CSV"),
         (HEADER.encode() + b"1518048000,1\0,1,1,1,1\n", "1 of 1"),
         (HEADER.encode() + b'1518048000,"1,1,1,1,1\n' * 9, "must be a CSV"),
-        (
-            HEADER.encode() + b"1518048000,True,True,True,True,True\n",
-            "got 1 of 1, mostly values",
-        ),
+        (HEADER.encode() + b"1518048000,True,True,True,True,True\n", "got 1 of 1, mostly values"),
         (HEADER.encode() + b"1518048000,1e300,1e300,1e300,1e300,1\n", "not numbers or beyond 1e18"),
         (HEADER.encode() + b"1518048000,1e-300,1e-300,1e-300,1e-300,1\n", "prices not above zero"),
         (HEADER.encode() + b"1518048000,-1,-1,-1,-1,-1\n", "prices not above zero"),
