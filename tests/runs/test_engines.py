@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 import pytest
+from tiny_profiles import tiny_profile
 
 from v8.base.errors import ProfileError
-from v8.runs.engines import choose_placement
+from v8.runs.engines import choose_placement, local_placement
 from v8.runs.options import ENGINES, Placement
+from v8.runs.plan import DeviceSettings
+from v8.runs.workers import FinisherPool, Worker
 
 
 def test_every_engine_says_where_it_trains_and_names_modules_that_exist() -> None:
@@ -58,3 +63,24 @@ def test_several_gpus_get_a_process_each_and_fleets() -> None:
     assert choose_placement("1", "auto", **machine) == Placement(1, None)
     assert choose_placement("4", "auto", **machine) == Placement(4, 1), "more processes than GPUs share them"
     assert choose_placement("auto", "auto", **{**machine, "gpus": ("0",)}) == Placement(1, None)
+
+
+def test_one_worker_by_the_users_choice_stays_alone() -> None:
+    assert local_placement("1", "auto", "cpu").is_alone
+    assert not local_placement("auto", "auto", "cpu").is_alone
+    assert not local_placement("2", "auto", "cpu").is_alone
+
+
+def test_a_later_run_of_more_series_gets_more_finishers_and_never_fewer(tmp_path: Path) -> None:
+    class PoolWithoutProcesses(FinisherPool):
+        num_started = 0
+
+        def _new_worker(self, gpu: str | None) -> Worker:
+            self.num_started += 1
+            unstarted: Any = object()
+            return unstarted
+
+    pool = PoolWithoutProcesses(tiny_profile("dense_newest"), DeviceSettings(), tmp_path)
+    for num, num_started in ((2, 2), (3, 3), (1, 3)):
+        pool.start(num)
+        assert pool.num_started == num_started

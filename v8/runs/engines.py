@@ -139,7 +139,8 @@ def local_placement(workers: int | str, fleet_size: int | str, device: str) -> P
     placement = choose_placement(
         workers, fleet_size, may_have_gpu=may_have_gpu, num_cores=num_cores, gpus=gpus
     )
-    return replace(placement, variables=hardware.process_variables(device))
+    is_alone = _number_or_auto("param:workers", workers, unit="processes") == 1
+    return replace(placement, is_alone=is_alone, variables=hardware.process_variables(device))
 
 
 def choose_placement(
@@ -242,8 +243,8 @@ class LocalEngine(Engine):
                 from v8.runs.workers import num_finishers  # noqa: PLC0415
 
                 fleet_size = fleet_size or suited_fleet_size(jobs[0].profile, len(jobs))
-            in_process = InProcessEngine(fleet_size, num_finishers=num_finishers(jobs))
-            yield from in_process.train(jobs, observer)
+            num_beside = 0 if self._placement.is_alone else num_finishers(jobs)
+            yield from InProcessEngine(fleet_size, num_finishers=num_beside).train(jobs, observer)
 
     def _num_workers(self, num_series: int, observer: RunObserver) -> int:
         """Return how many processes train so many series; measured where the placement leaves it open."""

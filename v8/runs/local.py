@@ -73,8 +73,7 @@ class SeriesPipeline:
         self._fleet_size = 1
         self._check_interrupt: Callable[[], None] = lambda: None
         self._finishers: FinisherPool | None = None
-        if num_finishers:  # first, so that they start while the network is built
-            self._finishers = FinisherPool(num_finishers, profile, device_settings, self._store.folder)
+        self.use_finishers(num_finishers)  # first, so that they start while the network is built
         self._trainer = self._new_trainer()
 
     def close(self) -> None:
@@ -82,6 +81,13 @@ class SeriesPipeline:
         del self._trainer
         if self._finishers:
             self._finishers.close()
+
+    def use_finishers(self, num: int) -> None:
+        """Let at least so many processes evaluate and save from now on; those that are missing start."""
+        if num and self._finishers is None:
+            self._finishers = FinisherPool(self._profile, self._device_settings, self._store.folder)
+        if self._finishers:
+            self._finishers.start(num)
 
     def make_artifacts(
         self, jobs: Sequence[Job], fleet_size: int, observer: RunObserver, check_interrupt: Callable[[], None]
@@ -285,4 +291,5 @@ class InProcessEngine(Engine):
         interrupts = nullcontext(self._check_interrupt) if self._check_interrupt else deferred_interrupts()
         with interrupts as check_interrupt, resource_scope() as resources:
             pipeline: SeriesPipeline = resources.get(key, open_pipeline)
+            pipeline.use_finishers(self._num_finishers)  # one of an earlier run may have fewer
             yield from pipeline.make_artifacts(jobs, self._fleet_size or len(jobs), observer, check_interrupt)

@@ -61,6 +61,8 @@ class Placement:
     gpus: tuple[str, ...] = ()  # one a process, as CUDA_VISIBLE_DEVICES names it; none: they share all
     device: str = "auto"  # one of `v8.runs.engines.DEVICES`; engines of other machines look for it there
     address: str | None = None  # where an engine of other machines finds them; None uses this one
+    is_alone: bool = field(default=False, repr=False)
+    """Whether no process may evaluate beside the one that trains on a GPU."""
     variables: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     """Environment variables of every process of the run, see `v8.base.hardware.process_variables`."""
 

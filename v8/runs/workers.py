@@ -234,20 +234,23 @@ def num_finishers(jobs: Sequence[Job]) -> int:
 
 
 class FinisherPool(WorkerPool["TrainedSeries"]):
-    """Processes that finish what this one trains; they start when the pool is made.
+    """Processes that finish what this one trains.
 
     Args:
-        num: How many, at least 1.
         profile: That of all series.
         device_settings: Those of the process that trains them.
         store: Folder of the feature store.
     """
 
-    def __init__(self, num: int, profile: Profile, device_settings: DeviceSettings, store: Path) -> None:
+    def __init__(self, profile: Profile, device_settings: DeviceSettings, store: Path) -> None:
         super().__init__()
-        self._num = num
+        self._num = 0
         self._arguments = (profile, device_settings, store)
-        for _ in range(num):
+
+    def start(self, num: int) -> None:
+        """Start the processes that are missing if there are to be at least so many."""
+        self._num = max(self._num, num)
+        for _ in range(num - len(self._queue.held)):
             self._queue.held[self._new_worker(None)] = []
 
     def _new_worker(self, gpu: str | None) -> "Worker":
