@@ -80,6 +80,9 @@ what is computed for each."""
 
 ROWS_AT_ONCE: Final = 2**16  # of a problem of least squares that are reduced together
 
+SMALLEST_SINGULAR_SHARE: Final = 1e-9
+"""Singular values of terms below this share of the largest are rounding, of up to some million rows."""
+
 RIDGE_SHARE: Final = 1e-9
 """Share of the mean diagonal that is added to the diagonal, so that collinear terms can be solved for."""
 
@@ -156,19 +159,19 @@ def _fit_targets(x_PN: FloatArray, products_KN: FloatArray, y_MN: FloatArray) ->
 
 
 def least_squares(x_NP: FloatArray, y_NM: FloatArray) -> FloatArray:
-    """Fit each target by the terms with the smallest sum of squared errors, shape (P, M).
+    """Fit each target by the terms with the smallest sum of squared errors, shape (P, M)."""
+    fitted_PM = np.linalg.lstsq(*reduced_rows(x_NP, y_NM), rcond=SMALLEST_SINGULAR_SHARE)[0]
+    return fitted_PM.astype(np.float64)
 
-    Of many rows a triangle with the same sums of squares and products is computed first, in pieces (a QR
+
+def reduced_rows(x_NP: FloatArray, y_NM: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return terms and targets whose least-squares fits are those of the given ones: of many rows few.
+
+    Many become a triangle of at most P + M rows with the same sums of squares and products, in pieces (a QR
     factorisation of rows after rows): NumPy would copy all of them twice.
     """
     if len(x_NP) <= ROWS_AT_ONCE:
-        return np.linalg.lstsq(x_NP, y_NM, rcond=None)[0].astype(np.float64)
-    smallest_share = len(x_NP) * np.finfo(np.float64).eps  # of a singular value, as NumPy has it for all rows
-    return np.linalg.lstsq(*_triangle(x_NP, y_NM), rcond=smallest_share)[0].astype(np.float64)
-
-
-def _triangle(x_NP: FloatArray, y_NM: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the terms and targets of at most P + M rows whose least-squares fits are those of all rows."""
+        return x_NP, y_NM
     num_terms = x_NP.shape[1]
     triangle = np.zeros((0, num_terms + y_NM.shape[1]))
     for start in range(0, len(x_NP), ROWS_AT_ONCE):

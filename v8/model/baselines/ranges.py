@@ -49,7 +49,14 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from v8.base.arrays import FloatArray, fit_without, least_absolute_errors, least_squares, weighted_median
+from v8.base.arrays import (
+    FloatArray,
+    fit_without,
+    least_absolute_errors,
+    least_squares,
+    reduced_rows,
+    weighted_median,
+)
 from v8.data.span import Span, undersampled_waves
 from v8.model.baselines.paths import MIRRORED, mirrored_path_quantiles
 from v8.profile.columns import (
@@ -221,6 +228,7 @@ def fit_formulas(train: Span) -> RangeFormula:
     smallest = float(np.log(floor))
     largest = float(logs_WH.max())
     forecast_WH = np.exp(np.clip(terms_WL @ path_LH, smallest, largest))
+    del terms_WL, logs_WH  # of many rows hundreds of megabytes, which what follows needs, too
     # At equal distances: as good as twice as many random ones, see docs/research/frontier.md.
     rows = np.linspace(0, len(train) - 1, NUM_PATHS // 2).round().astype(np.int64)
     return RangeFormula(
@@ -272,8 +280,9 @@ def fit_with_waves(train: Span, terms: RangeTerms, terms_WL: FloatArray, logs_WH
     periods_s = np.array([PERIODS_S[split_wave(name)[0]] for name in terms.waves])
     num_windows = HALF_TRUST_PERIODS * periods_s / train.table.series.bar_s
     added_XL = np.diag(np.concatenate([np.zeros(num_others), np.sqrt(num_windows / 2)]))[num_others:]
-    rows_NL = np.concatenate([terms_WL, added_XL])
-    logs_NH = np.concatenate([logs_WH, np.zeros((len(added_XL), logs_WH.shape[1]))])
+    reduced_XL, logs_XH = reduced_rows(terms_WL, logs_WH)
+    rows_NL = np.concatenate([reduced_XL, added_XL])
+    logs_NH = np.concatenate([logs_XH, np.zeros((len(added_XL), logs_WH.shape[1]))])
     left_out = [num_others + position for position in undersampled_waves(train, terms.waves)]
     return fit_without(left_out, lambda used_NK: fit_log_ranges(used_NK, logs_NH, terms), rows_NL)
 
@@ -315,13 +324,22 @@ def move_terms(xp: Any, naive_closes: Closes, ranges: Any) -> dict[bool, Any]:
         ranges: Log range of each future bar, (W, H), unitless.
     """
     variances = RANGE_TO_VARIANCE * xp.square(ranges)
-    # Deviation of a random walk with these variances at each step, and of the bar itself.
-    terms = {False: xp.stack([xp.sqrt(xp.cumsum(variances, axis=1)), xp.sqrt(variances)], axis=-1)}
+    terms = {False: _walk_terms(xp, variances)}
     if naive_closes.deviation is not None:
-        weights = variance_weights(ranges.shape[1]).T.astype(np.float32 if xp is not np else np.float64)
-        widened = xp.sqrt(xp.square(naive_closes.deviation) + xp.matmul(variances, weights))
-        terms[True] = xp.stack([widened, naive_closes.deviation], axis=-1)
+        terms[True] = _window_terms(xp, variances, naive_closes.deviation)
     return terms
+
+
+def _walk_terms(xp: Any, variances: Any) -> Any:
+    """Return the deviation of a random walk with these variances at each step, and of the bar itself."""
+    return xp.stack([xp.sqrt(xp.cumsum(variances, axis=1)), xp.sqrt(variances)], axis=-1)
+
+
+def _window_terms(xp: Any, variances: Any, deviation: Any) -> Any:
+    """Return the deviation of the twenty closes after moves of these variances, and that of naive ones."""
+    weights = variance_weights(variances.shape[1]).T.astype(np.float32 if xp is not np else np.float64)
+    widened = xp.sqrt(xp.square(deviation) + xp.matmul(variances, weights))
+    return xp.stack([widened, deviation], axis=-1)
 
 
 Terms: TypeAlias = Callable[[bool], Iterable[tuple[slice, FloatArray]]]
@@ -330,11 +348,18 @@ Terms: TypeAlias = Callable[[bool], Iterable[tuple[slice, FloatArray]]]
 
 def by_step(span: Span, ranges_WH: FloatArray) -> Terms:
     """Return the terms of `move_terms` step by step, from the log range forecast for each future bar."""
-    terms = move_terms(np, span.naive_closes, ranges_WH)
-    return lambda has_window: (
-        (slice(step, step + 1), terms_WR)
-        for step, terms_WR in enumerate(np.moveaxis(terms[has_window], 1, 0))
-    )
+
+    def of_tasks(has_window: bool) -> Iterable[tuple[slice, FloatArray]]:
+        # One kind at a time: of a million windows each takes 160 MB.
+        variances_WH = RANGE_TO_VARIANCE * np.square(ranges_WH)
+        if has_window:
+            terms_WHR = _window_terms(np, variances_WH, span.naive_closes.deviation)
+        else:
+            terms_WHR = _walk_terms(np, variances_WH)
+        for step, terms_WR in enumerate(np.moveaxis(terms_WHR, 1, 0)):
+            yield slice(step, step + 1), terms_WR
+
+    return of_tasks
 
 
 def fit_moves(train: Span, terms: Terms, *, without: Sequence[str] = ()) -> dict[str, FloatArray]:
