@@ -35,7 +35,7 @@ USABLE_FROM: Final = "usable_from"
 
 STEP = "step"  # index level of a back-test: bars ahead, from 1
 
-_CHUNK_WINDOWS = 128 * FORECAST_BATCH  # windows of a back-test that are in memory at the same time
+_CHUNK_WINDOWS = 512 * FORECAST_BATCH  # windows of a back-test that are in memory at the same time
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ from v8.forecaster.onnx_contents import (
 from v8.forecaster.shared_models import ONNX
 from v8.model.baselines.ranges import PATH_LAYERS
 from v8.model.networks.onnx_graph import WINDOW, ConversionError, to_onnx
-from v8.model.networks.published import FORECAST_BATCH, forecast_windows, forecasts_apart
+from v8.model.networks.published import forecast_windows, forecasts_apart
 
 COMPARED_WINDOWS: Final = 64  # windows of the test span, spread over it, on which they are compared
 
@@ -162,20 +162,18 @@ def _session_of(model: onnx.ModelProto, file: Path) -> Any:
         raise foreign(file, f"one that onnxruntime refuses ({shown(str(error), 200)})") from error
 
 
-def save_onnx_model(model: Any, file: Path, series: str, span: Span, *, batch: int = FORECAST_BATCH) -> float:
+def save_onnx_model(model: Any, file: Path, series: str, span: Span) -> float:
     """Write a Keras model as ONNX file if both forecast the same; arguments and errors as `converted_onnx`.
 
     Returns:
         By how many steps of single precision the forecasts differ at most (`v8.base.arrays`).
     """
-    content, steps = converted_onnx(model, file, series, span, batch=batch)
+    content, steps = converted_onnx(model, file, series, span)
     write_bytes(file, content)
     return steps
 
 
-def converted_onnx(
-    model: Any, file: Path, series: str, span: Span, *, batch: int = FORECAST_BATCH
-) -> tuple[bytes, float]:
+def converted_onnx(model: Any, file: Path, series: str, span: Span) -> tuple[bytes, float]:
     """Convert a Keras model, and compare what both forecast; nothing is written.
 
     Args:
@@ -183,7 +181,6 @@ def converted_onnx(
         file: Where the content will be written, for errors.
         series: Name of the series, which is noted in the file.
         span: Windows of the test span, of which `COMPARED_WINDOWS` are compared.
-        batch: Windows that Keras forecasts together; tracing a graph for another number takes seconds.
 
     Returns:
         The content of the file, and by how many steps of single precision the forecasts differ at most
@@ -206,7 +203,7 @@ def converted_onnx(
     places = np.unique(np.linspace(0, len(span) - 1, COMPARED_WINDOWS).round().astype(np.int64))
     compared_NTF = span.raw_windows()[places]
     model_of_file = _opened(*take_apart(content, file, series, _shapes_of(model)), file, {})
-    values, expected = (forecast_windows(one, compared_NTF, batch) for one in (model_of_file, model))
+    values, expected = (forecast_windows(one, compared_NTF) for one in (model_of_file, model))
     steps_by_output = forecasts_apart(values, expected, span.last_close[places])
     require_same_forecasts(steps_by_output, file, fix)
     return content, max(steps_by_output.values())

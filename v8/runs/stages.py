@@ -214,7 +214,7 @@ class SeriesInProgress:
         span = self._data.spans["test"]
         file = self._job.folder / ONNX_FILE
         try:
-            save_onnx_model(model.keras_model, file, str(self.series), span, batch=model.traced_batch)
+            save_onnx_model(model.keras_model, file, str(self.series), span)
         except ArtifactError as error:
             self._observer.on_event(Note(str(error)))
             return str(error)

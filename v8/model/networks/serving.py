@@ -37,6 +37,7 @@ from v8.data.span import Span
 from v8.model.baselines import ranges
 from v8.model.baselines.paths import path_quantiles
 from v8.model.networks.published import (
+    FORECAST_BATCH,
     Forecasts,
     PublishedModel,
     forecast_windows,
@@ -73,10 +74,6 @@ MOVES_PREFIX: Final = "ensemble_moves_"
 SHARES_PREFIX: Final = "ensemble_shares_"
 WIDTHS_PREFIX: Final = "ensemble_widths_"  # layers that scale the distances of quantiles from the median
 UNFITTED_FLOOR: Final = 1e-9
-COMPARED_WINDOWS: Final = 16
-"""Number of windows for which the published graph is compared with NumPy: those with the smallest and the
-largest range ahead, where rounding errors are largest, and others that are spread over the span, because
-neighbouring windows share most of their bars. TensorFlow sorts the paths of a window in 2 ms of a core."""
 EVALUATED_BATCH: Final = 304
 """Windows of a span that the network forecasts together, in half of the time that batches of `FORECAST_BATCH`
 take; they are rounded differently, in the last bit. Four of them hold a test span of 8,000 candles: missing
@@ -172,11 +169,6 @@ class ServingModel(PublishedModel):
         self._shares = shares
         self._widths = widths
 
-    @property
-    def traced_batch(self) -> int:
-        """Those that are compared, where NumPy forecasts the span; see `PublishedModel`."""
-        return super().traced_batch if self._ensemble is None else COMPARED_WINDOWS
-
     def network_points(self, span: Span) -> dict[str, NDArray[np.float32]]:
         """Return the network's own forecasts for a span, per task, (W, H, C), not yet coherent."""
         network_model = self._current_graph.network_model
@@ -212,9 +204,9 @@ class ServingModel(PublishedModel):
     def _require_graph_to_agree(
         self, span: Span, ensemble: ranges.RangeFormula, outputs: Mapping[str, NDArray[np.float32]]
     ) -> None:
-        """Raise ArtifactError if the graph's forecasts differ from these for `COMPARED_WINDOWS` of a span."""
+        """Raise ArtifactError if the graph's forecasts differ from these for some windows of a span."""
         places = _compared_places(ensemble.ranges(span))
-        values = forecast_windows(self.keras_model, span.raw_windows()[places], batch=COMPARED_WINDOWS)
+        values = forecast_windows(self.keras_model, span.raw_windows()[places])
         expected = {name: outputs[name][places] for name in values}
         for name, steps in forecasts_apart(values, expected, span.last_close[places]).items():
             if not steps <= MAX_STEPS:
@@ -244,10 +236,15 @@ class ServingModel(PublishedModel):
 
 
 def _compared_places(ranges_WH: FloatArray) -> NDArray[np.int64]:
-    """Return the numbers of the windows that are compared, (`COMPARED_WINDOWS`,), from their ranges ahead."""
+    """Return the numbers of the windows that are compared, from their ranges ahead; they fill a batch.
+
+    Those are the ones with the smallest and the largest range, where rounding errors are largest, and others
+    that are spread over the span, because neighbouring windows share most of their bars. TensorFlow sorts the
+    paths of a window in 2 ms of a core.
+    """
     mean_ranges_W = ranges_WH.mean(axis=1)
     extremes = [np.argmin(mean_ranges_W), np.argmax(mean_ranges_W)]
-    spread = np.linspace(0, len(ranges_WH) - 1, COMPARED_WINDOWS - len(extremes)).round()
+    spread = np.linspace(0, len(ranges_WH) - 1, FORECAST_BATCH - len(extremes)).round()
     return np.concatenate([extremes, spread]).astype(np.int64)
 
 
