@@ -25,7 +25,8 @@ from v8.data.market.sources.source import open_source
 from v8.data.windows import prepare_series, table_columns
 from v8.forecaster.forecaster import Forecaster, checked_candles
 from v8.forecaster.metadata import read_metadata
-from v8.model.baselines.ranges import drawn_paths, fit_formulas
+from v8.model.baselines.paths import drawn_paths
+from v8.model.baselines.ranges import fit_formulas
 from v8.publish.hub.places import open_place
 from v8.publish.report.card import model_card
 from v8.publish.report.series_section import series_body

@@ -395,60 +395,6 @@ def move_by(span: Span, fitted: Mapping[str, FloatArray], terms: Terms) -> dict[
     return forecasts
 
 
-def drawn_paths(
-    moved_HCP: FloatArray, levels: Sequence[float], quantiles_HQC: FloatArray, last_close: float
-) -> FloatArray:
-    """Simulate paths of one window that have the published quantiles: candles, (P, H, C), as prices.
-
-    At each step every column keeps the ranks of its paths but gets the published quantiles, with
-    interpolation between them and linear extrapolation beyond the outer ones (ensemble copula coupling:
-    Schefzik, Thorarinsdottir and Gneiting 2013, arXiv:1302.7149). Then low and high are extended to include
-    open and close.
-
-    Args:
-        moved_HCP: The bars of each path, log ratios to the close before.
-        levels: Levels of the quantiles, ascending; the median is one of them.
-        quantiles_HQC: Published quantiles of open, high, low and close, as prices.
-        last_close: The last known close, as a price.
-    """
-    steps_HP = moved_HCP[:, OHLC.index(CLOSE)]
-    before_HP = np.cumsum(steps_HP, axis=0) - steps_HP
-    simulated_HCP = last_close * np.exp(before_HP[:, None] + moved_HCP)
-    own_QHC = np.quantile(simulated_HCP, levels, axis=-1)
-    own_HCX, target_HCX = _mapped_points(simulated_HCP, levels, own_QHC, quantiles_HQC)
-    for values_P, own_X, target_X in zip(
-        simulated_HCP.reshape(-1, simulated_HCP.shape[-1]),
-        own_HCX.reshape(-1, own_HCX.shape[-1]),
-        target_HCX.reshape(-1, target_HCX.shape[-1]),
-        strict=True,
-    ):
-        values_P[:] = np.interp(values_P, own_X, target_X)
-    return np.asarray(TASKS[TASK_OHLC].coherent(np, np.moveaxis(simulated_HCP, -1, 0), last_close, 0.0))
-
-
-def _mapped_points(
-    values_HCP: FloatArray, levels: Sequence[float], own_QHC: FloatArray, target_HQC: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Return points of values, and what these are mapped to so that the values get the target quantiles.
-
-    The points, (H, C, Q + 2), are the smallest value, the quantiles and the largest value. Beyond the outer
-    quantiles, distances are scaled as those of the outer quantiles from the median are.
-    """
-    median = list(levels).index(MEDIAN)
-    own_HCQ = np.moveaxis(own_QHC, 0, -1)
-    target_HCQ = np.moveaxis(target_HQC, 1, -1)
-    ends_HC2 = np.stack([values_HCP.min(axis=-1), values_HCP.max(axis=-1)], axis=-1)
-    own_HC2 = own_HCQ[..., [0, -1]] - own_HCQ[..., [median]]
-    target_HC2 = target_HCQ[..., [0, -1]] - target_HCQ[..., [median]]
-    stretch_HC2 = np.divide(target_HC2, own_HC2, out=np.ones_like(own_HC2), where=own_HC2 != 0)
-    mapped_HC2 = target_HCQ[..., [0, -1]] + stretch_HC2 * (ends_HC2 - own_HCQ[..., [0, -1]])
-
-    def joined(ends_HC2: FloatArray, inner_HCQ: FloatArray) -> FloatArray:
-        return np.concatenate([ends_HC2[..., :1], inner_HCQ, ends_HC2[..., 1:]], axis=-1)
-
-    return joined(ends_HC2, own_HCQ), joined(mapped_HC2, target_HCQ)
-
-
 def resampled_bars(train: Span, forecast_WH: FloatArray, drawn: NDArray[np.int64]) -> FloatArray:
     """Return the bars that followed some train windows, and their mirror images.
 

@@ -19,7 +19,7 @@ from v8.base.arrays import AnyFloatArray
 from v8.base.errors import ArtifactError
 from v8.base.records import Count, Positive
 from v8.data.span import Span
-from v8.model.baselines.ranges import drawn_paths
+from v8.model.baselines.paths import drawn_paths
 from v8.profile.columns import HIGH, LOW, OHLC, TASK_OHLC
 
 RANGE_SHARE: Final = 0.9
