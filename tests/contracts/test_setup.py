@@ -36,6 +36,7 @@ def test_every_requirement_of_a_user_allows_the_version_that_a_hosted_notebook_b
     brought = {
         canonicalize_name(name): version for name, _, version in (line.partition("==") for line in lines)
     }
+    assert len(brought) > 600
     wanted = [
         Requirement(line)
         for text in (setup["options"]["install_requires"], *extras.values())
@@ -45,6 +46,12 @@ def test_every_requirement_of_a_user_allows_the_version_that_a_hosted_notebook_b
     assert len(both) > 20
     refused = [one.name for one in both if not one.specifier.contains(brought[canonicalize_name(one.name)])]
     assert refused == ["yfinance"]  # an extra: Colab brings 1.0's predecessor
+
+
+def test_the_distribution_does_not_bear_a_name_that_is_somebody_else_s() -> None:
+    setup = ConfigParser()
+    setup.read(REPOSITORY / "setup.cfg", "utf-8")
+    assert setup["metadata"]["name"] == "v8-forecasters"  # `v8` belongs to somebody else
 
 
 def test_a_wheel_has_every_package_of_the_repository() -> None:
