@@ -72,6 +72,20 @@ _MAX_COPIES: Final = 8  # a published file with more than so many times the rows
 _BOARD_HEADING: Final = "## All forecasters on one board"
 _ISSUER_COLUMNS: Final = ("series", "profile", "profile_digest", "model_sha256", "revision", "source")
 
+SPACE_PORT: Final = 7860  # on which a Space listens
+SPACE_SOURCE: Final = "live"  # candle source of a Space
+SPACE_PACKAGE_FOLDER: Final = "v8"  # all files below it are published by v8
+SPACE_DISTRIBUTION: Final = ("v8-forecasters", "app")
+"""The name under which v8 is installed, and the extra that the page needs."""
+
+_LINUX: Final = {
+    "os_name": "posix",
+    "sys_platform": "linux",
+    "platform_system": "Linux",
+    "platform_machine": "x86_64",
+}
+"""Markers of the system of a Space; the system that publishes it may be another one."""
+
 
 class OddParquetError(ValueError):
     """A table with unexpected content; the text describes it as a clause, for example `60 rows`."""
@@ -383,21 +397,6 @@ def publish_record(ledger: Path, place: Path | str, repo: str, *, is_repairing: 
     print_message(f"Published: {published.url}" if published.sent else unsent)
 
 
-PORT: Final = 7860  # on which a Space listens
-SOURCE: Final = "live"  # candle source of a Space
-PACKAGE_FOLDER: Final = "v8"  # all files below it are published by v8
-DISTRIBUTION: Final = ("v8-forecasters", "app")
-"""The name under which v8 is installed, and the extra that the page needs."""
-
-_LINUX: Final = {
-    "os_name": "posix",
-    "sys_platform": "linux",
-    "platform_system": "Linux",
-    "platform_machine": "x86_64",
-}
-"""Markers of the system of a Space; the system that publishes it may be another one."""
-
-
 @dataclass(frozen=True)
 class StagedSpace(Publication):
     """The files of a Space."""
@@ -405,7 +404,7 @@ class StagedSpace(Publication):
     kind = "space"
     flag = "param:space"
     ordinary = frozenset({".gitattributes", "README.md", "LICENSE"})
-    marker = f"{PACKAGE_FOLDER}/__main__.py"
+    marker = f"{SPACE_PACKAGE_FOLDER}/__main__.py"
     rule = "a page goes into a new Space, or one that v8 published"
 
     folder: Path
@@ -414,7 +413,7 @@ class StagedSpace(Publication):
 
     def is_removed(self, path: str) -> bool:
         """Return whether a file belongs to the package that was published before."""
-        return path.startswith(f"{PACKAGE_FOLDER}/")
+        return path.startswith(f"{SPACE_PACKAGE_FOLDER}/")
 
 
 def stage_space(folder: Path, space: str, repo: str) -> StagedSpace:
@@ -432,11 +431,13 @@ def stage_space(folder: Path, space: str, repo: str) -> StagedSpace:
     published = pull(repo, ()).manifest
     sources = sorted({present_source(span.source) for span in published.data.values()})
     # Candles of the present: those of the market that the models were trained on, where a source has them.
-    source = next((name for name in sources if name in {kind.present for kind in SOURCES.values()}), SOURCE)
+    source = next(
+        (name for name in sources if name in {kind.present for kind in SOURCES.values()}), SPACE_SOURCE
+    )
     python = ".".join(map(str, sys.version_info[:2]))
     values = {
         "repo": repo,
-        "port": PORT,
+        "port": SPACE_PORT,
         "source": source,
         "python": python,
         "version": VERSION,
@@ -445,13 +446,13 @@ def stage_space(folder: Path, space: str, repo: str) -> StagedSpace:
     }
     for name in ("Dockerfile", "LICENSE", "README.md"):
         write_text(folder / name, packaged("v8.annexes.live.app", f"space.{name}").format(**values))
-    package_name, extra = DISTRIBUTION
+    package_name, extra = SPACE_DISTRIBUTION
     write_text(folder / "requirements.txt", "\n".join(pinned(package_name, extra)) + "\n")
     package = Path(__file__).parents[2]
     for file in sorted(file for file in package.rglob("*") if file.is_file() and file.suffix != ".pyc"):
-        write_bytes(folder / PACKAGE_FOLDER / file.relative_to(package), file.read_bytes())
+        write_bytes(folder / SPACE_PACKAGE_FOLDER / file.relative_to(package), file.read_bytes())
     for file in sorted(config_path("universe").parent.glob("*.yaml")):
-        write_bytes(folder / PACKAGE_FOLDER / "configs" / file.name, file.read_bytes())
+        write_bytes(folder / SPACE_PACKAGE_FOLDER / "configs" / file.name, file.read_bytes())
     paths = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     return StagedSpace(folder, tuple(paths), f"Publish the page of {repo}")
 

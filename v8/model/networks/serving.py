@@ -75,9 +75,9 @@ SHARES_PREFIX: Final = "ensemble_shares_"
 WIDTHS_PREFIX: Final = "ensemble_widths_"  # layers that scale the distances of quantiles from the median
 UNFITTED_FLOOR: Final = 1e-9
 EVALUATED_BATCH: Final = 304
-"""Windows of a span that the network forecasts together, in half of the time that batches of `FORECAST_BATCH`
-take; they are rounded differently, in the last bit. Four of them hold a test span of 8,000 candles: missing
-windows of the last batch take as long as others. A single window would take longer."""
+"""Windows of a span that the network forecasts together, in half of the time that batches of 64 take; they
+are rounded differently, in the last bit. Four of them hold a test span of 8,000 candles: missing windows of
+the last batch take as long as others. A single window would take longer."""
 LEAST_VOLATILITY_SHARE = 1e-3  # the smallest forecast volatility, as a share of the scaling's floor
 
 

@@ -21,7 +21,7 @@ from packaging.utils import canonicalize_name
 from typer.testing import CliRunner
 
 from v8.annexes.live.app import places
-from v8.annexes.live.publishing import DISTRIBUTION, StagedSpace, pinned
+from v8.annexes.live.publishing import SPACE_DISTRIBUTION, StagedSpace, pinned
 from v8.base.errors import PublishError
 from v8.cli.app import app
 from v8.data.market.series import Series
@@ -184,7 +184,7 @@ def test_the_pins_are_what_setup_cfg_asks_for_and_all_that_these_need() -> None:
     setup.read(REPOSITORY / "setup.cfg", "utf-8")
     asked = [setup["options"]["install_requires"], setup["options.extras_require"]["app"]]
     names = {Requirement(line).name for text in asked for line in text.split()}
-    pins = {one.name: str(one.specifier) for one in map(Requirement, pinned(*DISTRIBUTION))}
+    pins = {one.name: str(one.specifier) for one in map(Requirement, pinned(*SPACE_DISTRIBUTION))}
     assert {canonicalize_name(name) for name in names} <= set(pins)
     assert {"anyio", "h11", "ml-dtypes", "pydantic-core"} <= set(pins)
     assert all(re.fullmatch(r"==[0-9][0-9a-z.]*", pin) for pin in pins.values())
