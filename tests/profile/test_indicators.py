@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import re
+import weakref
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from v8.profile.indicators import (
     Kind,
     ancestry,
     check_columns,
+    computed_rows,
     definitions,
     formula_of,
     warmup_bars,
@@ -124,6 +127,17 @@ def test_inputs_are_left_as_they_were() -> None:
     compute(INDICATORS, candles)
     for name, values in candles.items():
         np.testing.assert_array_equal(values, before[name])
+
+
+def test_computed_columns_that_nobody_needs_go_at_once() -> None:
+    columns = computed_rows(INDICATORS, walk(300))
+    gone = [weakref.ref(values) for values in columns.values()]
+    gc.disable()  # a cycle would wait for the collector, with 200 MB of a million rows
+    try:
+        del columns
+        assert not any(each() is not None for each in gone)
+    finally:
+        gc.enable()
 
 
 def test_columns_together_equal_columns_alone() -> None:

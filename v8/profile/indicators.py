@@ -200,18 +200,21 @@ def computed_rows(columns: Iterable[str], candles: Mapping[str, FloatArray]) -> 
     """
     results = {name: _read_only(values) for name, values in candles.items()}
     num_rows = len(next(iter(results.values())))
+    return {name: _computed(name, results, num_rows) for name in columns}
 
-    def compute(name: str) -> FloatArray:
-        if name not in results:
-            formula = formula_of(name)
-            inputs = [compute(source) for source in formula.inputs]
-            values = formula.function(*inputs, **formula.parameters)
-            plain = split_origin(name)[1]
-            is_stage = plain in _FORMULAS and plain not in FEATURES
-            results[name] = _read_only(_require_length(name, values, num_rows, is_stage=is_stage))
-        return results[name]
 
-    return {name: compute(name) for name in columns}
+def _computed(name: str, results: dict[str, FloatArray], num_rows: int) -> FloatArray:
+    """Return a column from the results, or compute it and what it is computed from, and add them there."""
+    # No function within `computed_rows`: one that calls itself is a reference cycle, which would keep the
+    # results of a million rows, 200 MB, until the garbage collector runs.
+    if name not in results:
+        formula = formula_of(name)
+        inputs = [_computed(source, results, num_rows) for source in formula.inputs]
+        values = formula.function(*inputs, **formula.parameters)
+        plain = split_origin(name)[1]
+        is_stage = plain in _FORMULAS and plain not in FEATURES
+        results[name] = _read_only(_require_length(name, values, num_rows, is_stage=is_stage))
+    return results[name]
 
 
 def _require_length(name: str, values: FloatArray, num_rows: int, *, is_stage: bool) -> FloatArray:
