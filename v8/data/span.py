@@ -129,6 +129,13 @@ class Span:
         """Return the shape of forecasts of a task: windows, steps ahead, columns."""
         return len(self), self.horizon_bars, len(TASKS[task].columns)
 
+    def forget_many(self) -> None:
+        """Let go of what is cached if many windows make it large; it is computed again when used."""
+        if len(self) <= WINDOWS_AT_ONCE:
+            return
+        for name in {*_PAST_PROPERTIES, "actual", "past_only"} & vars(self).keys():
+            del vars(self)[name]
+
     @cached_property
     def past_only(self) -> "PastSpan":
         """The same windows without the actual values: all that a forecast may read."""

@@ -11,6 +11,7 @@ import pytest
 from rolled import naive
 from tiny_profiles import demo_data, demo_table, table_with, tiny_profile, tiny_ranged_profile
 
+from v8.data import span as span_module
 from v8.data.features import FeatureTable
 from v8.data.market.series import Series
 from v8.data.span import LARGEST_KEPT_BYTES, PerTask, Span
@@ -225,3 +226,17 @@ def test_what_is_small_is_computed_once_and_what_is_large_each_time() -> None:
     assert "other" not in arrays
     with pytest.raises(KeyError, match="other"):
         arrays["other"]
+
+
+def test_a_span_of_many_windows_forgets_what_it_kept_and_computes_the_same_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = demo_data(tiny_profile())
+    train, test = data.spans["train"], data.spans["test"]
+    monkeypatch.setattr(span_module, "WINDOWS_AT_ONCE", len(test))
+    for span in (train, test):
+        kept = weakref.ref(span.naive_deviation)
+        before = span.naive_deviation.copy()
+        span.forget_many()
+        assert (kept() is None) == (span is train)  # few windows take no memory worth a computation
+        np.testing.assert_array_equal(span.naive_deviation, before)

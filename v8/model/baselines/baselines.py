@@ -262,23 +262,30 @@ def _fit_constants(train: Span, variance_of: Callable[[Span], FloatArray]) -> Fo
 
     The variance of a bar is the same at all steps, shape (N,), or the mean of the bars up to each, (N, H).
     """
-    variance = _by_column(variance_of(train))
-    ahead = variance * future_weights(train.horizon_bars)[:, None]
-    naive = train.naive_deviation[:, :, None]
+    variance_NH1 = np.broadcast_to(_by_column(variance_of(train)), (*train.naive_deviation.shape, 1))
     constants = {}
-    for task, moved in train.moves().items():
-        if TASKS[task].has_window:
-            # Variance of the twenty closes = that of the naive forecast + constant x future variance. The
-            # error of a column is that of its deviation, so its slope in the constant is the weight in the
-            # median. A column in the middle of the bands (0 deviations) contains no information about it.
-            per_column = TASKS[task].column_deviations
-            grown = np.divide(moved, per_column, out=np.zeros_like(moved), where=per_column != 0)
-            added = np.maximum(naive + grown, 0.0) ** 2 - naive**2
-            slope = ahead / np.sqrt(naive**2 + ahead + np.finfo(float).tiny)
-            constants[task] = _constants(added, ahead, slope)
-        else:
-            # Distance from the last close = constant x root of the bar's variance.
-            constants[task] = _constants(moved, np.sqrt(variance), np.sqrt(variance))
+    for task, moved_NHC in train.moves().items():
+        constants_HC = []
+        for step, weight in enumerate(future_weights(train.horizon_bars)):
+            variance_N1 = variance_NH1[:, step]
+            if TASKS[task].has_window:
+                # Variance of the twenty closes = that of the naive forecast + constant x future variance. The
+                # error of a column is that of its deviation, so its slope in the constant is the weight in
+                # the median. A column in the middle of the bands (0 deviations) contains no information about
+                # it.
+                per_column = TASKS[task].column_deviations
+                moved_NC = moved_NHC[:, step]
+                grown_NC = np.divide(moved_NC, per_column, out=np.zeros_like(moved_NC), where=per_column != 0)
+                naive_N1 = train.naive_deviation[:, step, None]
+                ahead_N1 = variance_N1 * weight
+                added_NC = np.maximum(naive_N1 + grown_NC, 0.0) ** 2 - naive_N1**2
+                slope_N1 = ahead_N1 / np.sqrt(naive_N1**2 + ahead_N1 + np.finfo(float).tiny)
+                constants_HC.append(_constants(added_NC, ahead_N1, slope_N1))
+            else:
+                # Distance from the last close = constant x root of the bar's variance.
+                deviation_N1 = np.sqrt(variance_N1)
+                constants_HC.append(_constants(moved_NHC[:, step], deviation_N1, deviation_N1))
+        constants[task] = np.stack(constants_HC)
 
     return lambda span: {
         task: _ranged(span, task, _by_column(variance_of(span)), constant)
@@ -291,19 +298,12 @@ def _by_column(variance: FloatArray) -> FloatArray:
     return variance.reshape(len(variance), -1, 1)
 
 
-def _constants(moved_NHC: FloatArray, terms: FloatArray, weights: FloatArray) -> FloatArray:
-    """Return the constants (H, C) in moved = constant x term, as weighted medians of the ratios."""
-    terms_NHC = np.broadcast_to(terms, moved_NHC.shape)
-    weights_NHC = np.broadcast_to(weights, moved_NHC.shape)
-    constants = []
-    for step in range(moved_NHC.shape[1]):
-        moved_NC = moved_NHC[:, step]
-        terms_NC = terms_NHC[:, step]
-        weights_NC = weights_NHC[:, step]
-        is_moving = terms_NC > 0
-        ratios = np.divide(moved_NC, terms_NC, out=np.zeros_like(moved_NC), where=is_moving)
-        constants.append(weighted_median(ratios, np.where(is_moving, weights_NC, 0.0)))
-    return np.stack(constants)
+def _constants(moved_NC: FloatArray, term_N1: FloatArray, weight_N1: FloatArray) -> FloatArray:
+    """Return the constants (C,) in moved = constant x term, as weighted medians of the ratios."""
+    is_moving_N1 = term_N1 > 0
+    ratios_NC = np.divide(moved_NC, term_N1, out=np.zeros_like(moved_NC), where=is_moving_N1)
+    weights_NC = np.broadcast_to(np.where(is_moving_N1, weight_N1, 0.0), moved_NC.shape)
+    return weighted_median(ratios_NC, weights_NC)
 
 
 def _ranged(span: Span, task: str, variance: FloatArray, constant: FloatArray) -> FloatArray:

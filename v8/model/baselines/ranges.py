@@ -57,7 +57,7 @@ from v8.base.arrays import (
     reduced_rows,
     weighted_median,
 )
-from v8.data.span import Span, undersampled_waves
+from v8.data.span import WINDOWS_AT_ONCE, Span, undersampled_waves
 from v8.model.baselines.paths import MIRRORED, mirrored_path_quantiles
 from v8.profile.columns import (
     CLOSE,
@@ -350,12 +350,16 @@ def by_step(span: Span, ranges_WH: FloatArray) -> Terms:
     """Return the terms of `move_terms` step by step, from the log range forecast for each future bar."""
 
     def of_tasks(has_window: bool) -> Iterable[tuple[slice, FloatArray]]:
-        # One kind at a time: of a million windows each takes 160 MB.
-        variances_WH = RANGE_TO_VARIANCE * np.square(ranges_WH)
-        if has_window:
-            terms_WHR = _window_terms(np, variances_WH, span.naive_closes.deviation)
-        else:
-            terms_WHR = _walk_terms(np, variances_WH)
+        # One kind at a time, and in pieces: of a million windows each takes 160 MB, and so would what is
+        # between.
+        terms_WHR = np.empty((*ranges_WH.shape, 2))
+        for start in range(0, len(span), WINDOWS_AT_ONCE):
+            rows = slice(start, start + WINDOWS_AT_ONCE)
+            variances_WH = RANGE_TO_VARIANCE * np.square(ranges_WH[rows])
+            if has_window:
+                terms_WHR[rows] = _window_terms(np, variances_WH, span.naive_closes.deviation[rows])
+            else:
+                terms_WHR[rows] = _walk_terms(np, variances_WH)
         for step, terms_WR in enumerate(np.moveaxis(terms_WHR, 1, 0)):
             yield slice(step, step + 1), terms_WR
 
@@ -374,10 +378,10 @@ def fit_moves(train: Span, terms: Terms, *, without: Sequence[str] = ()) -> dict
         if task in without:
             continue
         is_moved = TASKS[task].is_moved > 0
-        moves_WHC = moves[task]
+        moved_WHM = np.compress(is_moved, moves[task], axis=-1)  # the rest of many rows takes 100 MB
         parts = []
         for steps, terms_WR in terms(TASKS[task].has_window):
-            targets_WSM = moves_WHC[:, steps][:, :, is_moved]
+            targets_WSM = moved_WHM[:, steps]
             fitted_RX = least_absolute_errors(terms_WR, targets_WSM.reshape(len(train), -1))
             parts.append(fitted_RX.reshape(-1, *targets_WSM.shape[1:]).swapaxes(0, 1))
         fitted[task] = np.concatenate(parts) @ np.eye(len(is_moved))[is_moved]

@@ -271,7 +271,9 @@ def evaluate_test_span(
     that no model is compared with a baseline that was picked on the test span. A baseline is fitted once for
     both.
     """
-    fitted = _fitted_baselines(data.spans["train"], data.scaling)
+    train = data.spans["train"]
+    fitted = _fitted_baselines(train, data.scaling)
+    train.forget_many()
     evaluation, losses = _evaluate(data.spans["test"], model_forecasts, fitted)
     tasks_without_reference = [task for task in evaluation.tasks if reference_baseline(task) not in fitted]
     validation_errors = _baseline_errors(data.spans["validation"], tasks_without_reference, fitted)
