@@ -153,14 +153,14 @@ def train_series(home: Path, profile: Profile, candles: Candles, *, source: str)
     """Train, evaluate and save one series in `home/runs/NAME`."""
     from v8.runs.events import RunObserver
     from v8.runs.local import InProcessEngine
-    from v8.runs.plan import Job
+    from v8.runs.plan import Job, Recipe
     from v8.runs.run_folder import RunFolder, RunRecord
 
     path = home / "runs" / profile.name
     record = RunRecord.begin(profile, source, True, "python -m v8 run")
     with pytest.MonkeyPatch.context() as patch, RunFolder(path, record) as folder:
         patch.setenv("V8_HOME", str(home / "caches"))
-        job = Job(candles, profile, 7, path / str(candles.series), is_publishable=True, candle_seconds=0.0)
+        job = Job(Recipe(profile, is_publishable=True), candles, 7, path / str(candles.series))
         (outcome,) = InProcessEngine().train([job], RunObserver())
         assert outcome.reason is None, outcome.trace
         folder.set_state(candles.series, status="done")

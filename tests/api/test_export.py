@@ -24,7 +24,7 @@ from v8.forecaster.forecaster import Forecaster
 from v8.forecaster.metadata import read_metadata
 from v8.runs.events import RunObserver
 from v8.runs.local import InProcessEngine
-from v8.runs.plan import Job
+from v8.runs.plan import Job, Recipe
 from v8.runs.run_folder import RunFolder, RunRecord, read_run
 
 pytestmark = pytest.mark.tf
@@ -238,7 +238,7 @@ def leaping_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("V8_HOME", str(home / "caches"))
         candles = [source.candles(series, profile.newest_bars) for series in (LEAPING, SOUND)]
         jobs = [
-            Job(each, profile, 7, home / "run" / str(each.series), is_publishable=True, candle_seconds=0.0)
+            Job(Recipe(profile, is_publishable=True), each, 7, home / "run" / str(each.series))
             for each in candles
         ]
         outcomes = InProcessEngine().train(jobs, RunObserver())

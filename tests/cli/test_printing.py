@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from run_doubles import new_plan
 from tiny_profiles import tiny_profile
 
 from v8.api.results import ProgressLines
@@ -60,7 +61,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 @pytest.fixture
 def make_plan(tmp_path: Path) -> Any:
     def make(*series: Series) -> Plan:
-        return Plan(tiny_profile(), tmp_path, dict.fromkeys(series, "pending"))
+        return new_plan(tiny_profile(), series, tmp_path)
 
     return make
 

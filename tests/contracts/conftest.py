@@ -24,7 +24,7 @@ from v8.model.baselines.baselines import BASELINES, reference_baseline
 from v8.profile.profile import Profile
 from v8.runs.events import RunObserver
 from v8.runs.local import InProcessEngine
-from v8.runs.plan import Job
+from v8.runs.plan import Job, Recipe
 from v8.runs.run_folder import RunFolder, RunRecord
 
 SERIES = Series.parse("BTCUSDT-15m")
@@ -56,7 +56,7 @@ def _run_toy(profile: Profile, home: Path, candles: Candles | None = None) -> To
     record = RunRecord.begin(profile, candles.source, False, "python -m v8 run")
     with pytest.MonkeyPatch.context() as patch, RunFolder(path, record) as folder:
         patch.setenv("V8_HOME", str(home / "caches"))
-        job = Job(candles, profile, 7, path / str(candles.series), is_publishable=False, candle_seconds=0.0)
+        job = Job(Recipe(profile, is_publishable=False), candles, 7, path / str(candles.series))
         (outcome,) = InProcessEngine().train([job], RunObserver())
         assert outcome.reason is None, outcome.trace
         folder.set_state(candles.series, status="done")

@@ -22,7 +22,7 @@ from v8.data.market.sources.demo import DemoSource
 from v8.profile.profile import load_profile
 from v8.runs.events import RunObserver
 from v8.runs.local import InProcessEngine
-from v8.runs.plan import Job
+from v8.runs.plan import Job, Recipe
 
 with quiet_start():
     import keras
@@ -65,7 +65,7 @@ def save_drawn(name: str, folder: Path) -> None:
     """Save a whole artefact of a profile whose weights are drawn."""
     profile = load_profile(name).with_budget(newest_bars=NUM_BARS)
     candles = DemoSource().candles(Series.parse(SERIES), NUM_BARS)
-    job = Job(candles, profile, 1, folder, is_publishable=False, candle_seconds=0.0)
+    job = Job(Recipe(profile, is_publishable=False), candles, 1, folder)
     with tempfile.TemporaryDirectory() as caches:
         engine = InProcessEngine(trainer_factory=DrawingTrainer, store=FeatureStore(Path(caches)))
         (outcome,) = engine.train([job], RunObserver())

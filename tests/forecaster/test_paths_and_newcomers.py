@@ -32,7 +32,7 @@ from v8.publish.report.card import model_card
 from v8.publish.report.series_section import series_body
 from v8.runs.events import RunObserver
 from v8.runs.local import InProcessEngine
-from v8.runs.plan import ArtifactSettings, Job
+from v8.runs.plan import Job, Recipe
 from v8.runs.run_folder import RunFolder, RunRecord, read_run
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -60,13 +60,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
         patch.setenv("V8_HOME", str(home / "caches"))
         jobs = [
             Job(
+                Recipe(profile, is_publishable=True, has_importance=name == TEACHER_FORCED[0]),
                 known[name],
-                profile,
                 7,
                 run / name,
-                True,
-                candle_seconds=0.0,
-                artifact_settings=ArtifactSettings(has_importance=name == TEACHER_FORCED[0]),
             )
             for name in TEACHER_FORCED
         ]

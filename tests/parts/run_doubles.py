@@ -1,13 +1,23 @@
-"""Engines and observers of tests' own."""
+"""Engines, observers and plans of tests' own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
+from v8.data.market.series import Series
+from v8.profile.profile import Profile
 from v8.runs.events import Event, Note, RunContext, RunObserver, SeriesOutcome
-from v8.runs.plan import Job
+from v8.runs.plan import Job, Plan, Recipe
 
 Train = Callable[[Sequence[Job], RunObserver], Iterator[SeriesOutcome]]
+
+
+def new_plan(profile: Profile, series: Iterable[Series], path: Path) -> Plan:
+    """Plan a run of which nothing is there yet."""
+    return Plan(
+        Recipe(profile, is_publishable=True), path, dict.fromkeys(series, "pending"), "python -m v8 run"
+    )
 
 
 class EngineOf:

@@ -24,7 +24,7 @@ from v8.base.child import resource_scope
 from v8.data.market.series import Series
 from v8.data.market.sources.demo import DemoSource
 from v8.runs.events import EpochEnded, Event, EventCallback, Note, SeriesStarted, StageStarted
-from v8.runs.plan import Job
+from v8.runs.plan import Job, Recipe
 from v8.runs.workers import WorkerEngine
 
 
@@ -87,7 +87,8 @@ def main(folder: Path, crew: str, names: list[str]) -> None:
         candles = DemoSource().candles(Series.parse(series), profile.newest_bars, None)
         (folder / series).mkdir(exist_ok=True)
         its = profile.with_budget(epochs=3) if fate == "early" else profile
-        jobs.append(FATES[fate](candles, its, number, folder / series, False, 0.0))
+        recipe = Recipe(its, is_publishable=False)
+        jobs.append(FATES[fate](recipe, candles, number, folder / series))
     observer = EventCallback(tell)
     gpus, _, fleet_size = crew.rpartition(":")
     if "+" in crew:

@@ -12,7 +12,7 @@ from tiny_profiles import tiny_profile
 from v8.base.errors import ProfileError
 from v8.runs.engines import choose_placement, local_placement
 from v8.runs.options import ENGINES, Placement
-from v8.runs.plan import DeviceSettings
+from v8.runs.plan import Recipe
 from v8.runs.workers import FinisherPool, Worker
 
 
@@ -80,7 +80,7 @@ def test_a_later_run_of_more_series_gets_more_finishers_and_never_fewer(tmp_path
             unstarted: Any = object()
             return unstarted
 
-    pool = PoolWithoutProcesses(tiny_profile("dense_newest"), DeviceSettings(), tmp_path)
+    pool = PoolWithoutProcesses(Recipe(tiny_profile("dense_newest"), is_publishable=False), tmp_path)
     for num, num_started in ((2, 2), (3, 3), (1, 3)):
         pool.start(num)
         assert pool.num_started == num_started

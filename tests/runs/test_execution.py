@@ -19,7 +19,7 @@ import pytest
 from evaluating import evaluate_arrays
 from full_disk import file_limit
 from outputs import write_outputs
-from run_doubles import EngineOf, Recorder
+from run_doubles import EngineOf, Recorder, new_plan
 from tiny_profiles import tiny_profile
 
 from v8.base.errors import DataError, StorageError
@@ -45,7 +45,7 @@ from v8.runs.events import (
 )
 from v8.runs.execution import execute
 from v8.runs.machine import FLAGS, TASK_PER_OPERATION
-from v8.runs.plan import Engine, Job, Plan, make_plan
+from v8.runs.plan import Engine, Job, Plan
 from v8.runs.run_folder import RunFolder, RunRecord
 
 ONE = Series("BTCUSDT", "15m")
@@ -108,7 +108,7 @@ def hollow_metadata(job: Job, model_sha256: str) -> dict[str, Any]:
         datetime.fromtimestamp(int(open_s), UTC).isoformat() for open_s in job.candles.open_time_s[[0, -1]]
     )
     span = {"rows": [0, 3], "first_open": first, "last_open": last, "num_windows": 3}
-    profile = job.profile
+    profile = job.recipe.profile
     return {
         "format": 2,
         "series": str(job.series),
@@ -143,7 +143,7 @@ def hollow_metadata(job: Job, model_sha256: str) -> dict[str, Any]:
 
 @pytest.fixture
 def plan(tmp_path: Path) -> Plan:
-    return make_plan(tiny_profile(), [ONE, TWO], tmp_path / "tiny")
+    return new_plan(tiny_profile(), [ONE, TWO], tmp_path / "tiny")
 
 
 def opened(plan: Plan) -> RunFolder:
@@ -482,7 +482,7 @@ def test_a_run_keeps_the_batches_of_the_device_that_it_began_on(
     profile = tiny_profile(training=training)
     found = []
     for name, begun_on_gpu in (("here", False), ("elsewhere", True)):
-        plan = make_plan(profile, [ONE], tmp_path / name)
+        plan = new_plan(profile, [ONE], tmp_path / name)
         engine = HollowEngine()
         with opened(plan) as folder:
             if begun_on_gpu:
@@ -492,7 +492,7 @@ def test_a_run_keeps_the_batches_of_the_device_that_it_began_on(
             carried_out(plan, folder, Market(), engine)
         found.append(
             (
-                engine.jobs[0].device_settings.num_micro_batches,
+                engine.jobs[0].recipe.device_settings.num_micro_batches,
                 json.loads((plan.path / "run.json").read_text())["num_micro_batches"],
             )
         )
@@ -505,7 +505,7 @@ def test_who_continues_a_run_compiles_loops_as_it_was_begun(
     """Though this machine would choose otherwise."""
     for name, begun in (("whole", "whole_of_16"), ("short", None)):
         monkeypatch.setenv("XLA_FLAGS", TASK_PER_OPERATION)
-        plan = make_plan(tiny_profile(), [ONE], tmp_path / name)
+        plan = new_plan(tiny_profile(), [ONE], tmp_path / name)
         with opened(plan) as folder:
             if begun:
                 folder.choose_once("loops", lambda: "whole_of_16")

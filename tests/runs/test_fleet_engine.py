@@ -25,7 +25,7 @@ from v8.model.training.trainer import FleetMember, Trainer, TrainingResult
 from v8.profile.profile import Profile
 from v8.runs.events import Event, EventCallback, Note, RunSummary, SeriesOutcome
 from v8.runs.local import InProcessEngine
-from v8.runs.plan import ArtifactSettings, Job
+from v8.runs.plan import Job, Recipe
 from v8.runs.stages import CHECKPOINT
 
 pytestmark = pytest.mark.tf
@@ -64,7 +64,7 @@ def make_jobs(profile: Profile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def make_job(profile: Profile, series: Series, folder: Path) -> Job:
     candles = DemoSource().candles(series, profile.newest_bars)
     seed = 10 + NAMES.index(str(series))
-    return Job(candles, profile, seed, folder / str(series), is_publishable=False, candle_seconds=0.0)
+    return Job(Recipe(profile, is_publishable=False), candles, seed, folder / str(series))
 
 
 def weights_in(job: Job) -> list[np.ndarray]:
@@ -128,7 +128,7 @@ def test_a_series_without_the_onnx_file_that_was_wanted_says_so_with_its_outcome
     (plain,) = make_jobs(NAMES[0])
     notes: list[Event] = []
     (outcome,) = made(
-        [replace(plain, artifact_settings=ArtifactSettings(has_onnx=True))], notes.append, 1, one_trainer
+        [replace(plain, recipe=replace(plain.recipe, has_onnx=True))], notes.append, 1, one_trainer
     )
     file = plain.folder / "model.onnx"
     assert outcome.reason is None and not file.exists()

@@ -27,7 +27,7 @@ from v8.model.training.trainer import FleetMember, Trainer
 from v8.profile.profile import Profile
 from v8.runs.events import EventCallback, RunObserver, SeriesOutcome
 from v8.runs.local import InProcessEngine, SeriesPipeline
-from v8.runs.plan import DeviceSettings, Job
+from v8.runs.plan import Job, Recipe
 from v8.runs.stages import CHECKPOINT, calibrate
 
 pytestmark = pytest.mark.tf
@@ -69,7 +69,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Pipelines:
     home = tmp_path_factory.mktemp("pipelines")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("V8_HOME", str(home / "caches"))
-        shared, own = (SeriesPipeline(profile, DeviceSettings()) for _ in range(2))
+        shared, own = (SeriesPipeline(Recipe(profile, is_publishable=False)) for _ in range(2))
         jobs = [make_job(profile, FIRST, home), make_job(profile, SECOND, home / "shared")]
         assert outcome_of(shared, jobs[0]).reason is None
         in_the_way = jobs[1].folder / "model.keras" / "a folder in the place of the file"
@@ -91,7 +91,7 @@ def outcome_of(pipeline: SeriesPipeline, job: Job) -> SeriesOutcome:
 
 def make_job(profile: Profile, name: str, folder: Path) -> Job:
     candles = DemoSource().candles(Series.parse(name), profile.newest_bars)
-    return Job(candles, profile, 5, folder / name, is_publishable=False, candle_seconds=0.0)
+    return Job(Recipe(profile, is_publishable=False), candles, 5, folder / name)
 
 
 @pytest.mark.nightly
@@ -122,7 +122,7 @@ def test_runs_of_one_block_share_their_programs(tmp_path: Path) -> None:
     assert len(checks) == 2
     with resource_scope() as resources:
         for num_epochs in (1, 2):
-            other = make_job(job.profile.with_budget(epochs=num_epochs), FIRST, tmp_path)
+            other = make_job(job.recipe.profile.with_budget(epochs=num_epochs), FIRST, tmp_path)
             list(engine.train([other], RunObserver()))
             assert len(resources) == 1  # programs of one profile at a time
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_doubles import Recorder
+from run_doubles import Recorder, new_plan
 
 from v8.data.market.series import Series
 from v8.profile.profile import load_profile
@@ -50,7 +50,7 @@ class Named(RunObserver):
 
 @pytest.fixture
 def plan(tmp_path: Path) -> Plan:
-    return Plan(load_profile("range_paths"), tmp_path, {})
+    return new_plan(load_profile("range_paths"), (), tmp_path)
 
 
 def test_a_group_is_called_in_its_order_and_ends_in_the_reverse_order(plan: Plan) -> None:

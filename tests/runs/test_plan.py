@@ -6,13 +6,14 @@ import copy
 from pathlib import Path
 
 import pytest
+from run_doubles import new_plan
 from tiny_profiles import demo_data, tiny_profile
 
 from v8.base.errors import DataError
 from v8.data.market.series import Series, load_universe
 from v8.data.windows import windows_without_holes
 from v8.runs.options import RunOptions
-from v8.runs.plan import make_plan, series_seed
+from v8.runs.plan import series_seed
 
 BTC = Series("BTCUSDT", "15m")
 
@@ -21,9 +22,9 @@ def test_every_series_of_the_universe_has_a_seed_of_its_own_that_selection_does_
     tmp_path: Path,
 ) -> None:
     profile = tiny_profile(seed=100)
-    whole = make_plan(profile, load_universe(), tmp_path / "none")
+    whole = new_plan(profile, load_universe(), tmp_path / "none")
     assert [series_seed(profile, one) for one in whole.series] == list(range(100, 140))
-    alone = make_plan(profile, [Series("LUNAUSDT", "1h")], tmp_path / "none")
+    alone = new_plan(profile, [Series("LUNAUSDT", "1h")], tmp_path / "none")
     assert [series_seed(profile, one) for one in alone.series] == [139]
 
 
@@ -61,6 +62,6 @@ def test_too_few_bars_are_refused_before_anything_starts() -> None:
 
 
 def test_a_plan_is_plain_data(tmp_path: Path) -> None:
-    plan = make_plan(tiny_profile(), [BTC], tmp_path)
+    plan = new_plan(tiny_profile(), [BTC], tmp_path)
     assert copy.deepcopy(plan) == plan
     assert plan.todo == [*plan.series]

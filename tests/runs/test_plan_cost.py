@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from run_doubles import new_plan
 from tiny_profiles import tiny_profile
 
 from v8.cli.runs import print_plan, print_profiles
@@ -18,7 +19,6 @@ from v8.model.baselines import baselines
 from v8.profile.profile import audiences, load_profile, profile_names
 from v8.runs.estimate import RunCost, known_cost, save_cost
 from v8.runs.options import RunOptions
-from v8.runs.plan import make_plan
 
 NOT_KNOWN = "Estimated time: not known. A run of this profile measures it; one series is enough."
 
@@ -31,7 +31,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def told(profile: Any, place: Path, capsys: pytest.CaptureFixture[str]) -> str:
     """Return what a plan of forty series says of its time."""
-    print_plan(make_plan(profile, load_universe(), place / "none"), DemoSource())
+    print_plan(new_plan(profile, load_universe(), place / "none"), DemoSource())
     return capsys.readouterr().out.splitlines()[-1]
 
 
@@ -57,7 +57,7 @@ def test_a_plan_counts_all_that_the_largest_run_took(
 
 
 def test_a_plan_of_nothing_takes_no_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plan = make_plan(tiny_profile(), load_universe(), tmp_path)
+    plan = new_plan(tiny_profile(), load_universe(), tmp_path)
     print_plan(replace(plan, series=dict.fromkeys(plan.series, "done")), DemoSource())
     assert capsys.readouterr().out.splitlines()[-1].startswith("Estimated time: none, ")
 

@@ -40,7 +40,7 @@ from v8.publish.report.verdict import relative_to_naive, verdict
 from v8.runs import events
 from v8.runs.backtest import Backtest, BacktestPlan, BacktestResults, hold_backtest, read_results, run_folds
 from v8.runs.estimate import ProgressEstimate
-from v8.runs.events import ObserverGroup, RunContext, RunObserver, RunSummary, followers
+from v8.runs.events import ObserverGroup, RunContext, RunObserver, RunSummary
 from v8.runs.execution import run_plan
 from v8.runs.options import (
     BacktestOptions,
@@ -77,21 +77,12 @@ def carry_out(prepared: PreparedRun, observers: Sequence[RunObserver]) -> Finish
 
     When it is interrupted, what was finished is saved, and the same options continue.
     """
-    options = prepared.options
-    trackers = followers(options.track)
-    set_exit_message(f"interrupted: {prepared.plan.path} is saved. Continue with: {prepared.command}")
+    plan = prepared.plan
+    set_exit_message(f"interrupted: {plan.path} is saved. Continue with: {plan.command}")
     report = ReportWriter()
-    observer = ObserverGroup([*observers, *trackers, report])
-    summary = run_plan(prepared.plan, prepared.source, prepared.engine, observer, command=prepared.command)
+    observer = ObserverGroup([*observers, *prepared.trackers, report])
+    summary = run_plan(plan, prepared.source, prepared.engine, observer)
     return FinishedRun(summary, report.results)
-
-
-@dataclass(frozen=True)
-class TrainRequest:
-    """What `v8.train` asks of a process of its own."""
-
-    options: RunOptions
-    command: str  # the command line that continues
 
 
 @dataclass(frozen=True)
@@ -102,22 +93,21 @@ class TrainedRun:
     refused: Mapping[str, str]  # series that could not be part of it, and why
 
 
-def train(request: TrainRequest) -> TrainedRun:
+def train(options: RunOptions) -> TrainedRun:
     """Carry out a run for `v8.train`, in a process of its own, which sends lines about it.
 
     Raises:
         V8Error: If no series was trained: why the first of them failed.
     """
     watch_interrupts()
-    options = request.options
-    prepared = PreparedRun.from_options(options, request.command)
+    prepared = PreparedRun.from_options(options, command("run", *options.words()))
     path = prepared.plan.path
-    if options.publish:
+    if prepared.repo:
         from v8.publish.hub.client import HubRetryPolicy  # noqa: PLC0415 - it reads the Hub's address
         from v8.publish.hub.staging import check_publishing  # noqa: PLC0415
 
         retries = HubRetryPolicy(report=send_message)
-        check_publishing(options.publish, prepared.source, retries)
+        check_publishing(prepared.repo, prepared.source, retries)
     finished = carry_out(prepared, [ProgressLines(send_message)])
     summary = finished.summary
     sentences = verdict(finished.results.rows, finished.results.intervals)
@@ -131,12 +121,12 @@ def train(request: TrainRequest) -> TrainedRun:
         raise first.error or V8Error(
             where="v8.train", rule=rule, got=str(first.reason), fix="Mend that and repeat"
         )
-    if options.publish and summary.failures:
+    if prepared.repo and summary.failures:
         send_message("Not published, because some series failed.")
-    elif options.publish:
+    elif prepared.repo:
         from v8.api.forecaster import publish_folder  # noqa: PLC0415 - it reads the Hub's address
 
-        send_message(f"Published: {publish_folder(path, options.publish, retries=retries)}")
+        send_message(f"Published: {publish_folder(path, prepared.repo, retries=retries)}")
     refused = {
         str(failure.series): str(failure.reason)
         for failure in summary.failures
@@ -175,7 +165,6 @@ class BacktestRequest:
     """A back-test that Python calls for, and the file of Parquet that its forecasts are written into."""
 
     options: BacktestOptions
-    command: str  # the command line that continues
     file: Path
 
 
@@ -186,7 +175,8 @@ def backtest_for_python(request: BacktestRequest) -> bool:
         Whether every series of every fold is in the file; there is no file if no fold was finished.
     """
     watch_interrupts()
-    prepared = PreparedBacktest.from_options(request.options, request.command)
+    continuing = command("backtest", *request.options.words())
+    prepared = PreparedBacktest.from_options(request.options, continuing)
     source = prepared.source
     observer = fold_observer(ProgressLines(send_message))
     finished = evaluate_folds(prepared.path, prepared.backtest, source, prepared.engine, observer)
@@ -274,9 +264,8 @@ def backtest(
         out=folder,
         **source,
     )
-    continuing = command("backtest", *options.words())
     with tempfile.TemporaryDirectory(prefix="v8-") as place:
-        request = BacktestRequest(options, continuing, Path(place) / "forecasts.parquet")
+        request = BacktestRequest(options, Path(place) / "forecasts.parquet")
         is_complete = call_in_child(backtest_for_python, request, where="v8.backtest", progress=progress)
         return _read_forecasts(request.file, folder, column, is_complete=is_complete)
 

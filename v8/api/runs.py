@@ -25,7 +25,6 @@ from v8.api.arguments import (
 )
 from v8.api.export import folds_of
 from v8.api.forecaster import Forecaster, publish_folder, sureness, tidy
-from v8.api.results import TrainRequest
 from v8.api.results import train as train_in_child
 from v8.base.child import run_in_child
 from v8.base.errors import ArtifactError, listed, shown
@@ -278,13 +277,12 @@ def train(
         fresh=fresh,
         evaluate=evaluate,
     )
-    continuing = command("run", *complete_options.words())
     notice = replacement_notice(complete_options.device)
     if notice and progress:
         print(notice)  # noqa: T201 - as the messages of the child
     trained = run_in_child(
         train_in_child,
-        TrainRequest(complete_options, continuing),
+        complete_options,
         where="v8.train",
         on_message=print if progress else None,
     )

@@ -5,9 +5,9 @@ A process of its own starts TensorFlow with the settings of v8, whatever a noteb
 imports, compilation, threads and peak memory of a process that did nothing else, and a crash in it is an
 error message here.
 
-The parent writes one line to the child's standard input: function and options, pickled. A function is pickled
-by the name of its module, which the child then imports. The child writes marked lines to its standard output,
-each a pickled pair of a kind and its content:
+The parent writes one line to the child's standard input: function, options, and the flags that commands
+repeat, pickled. A function is pickled by the name of its module, which the child then imports. The child
+writes marked lines to its standard output, each a pickled pair of a kind and its content:
 
 * `ready`, the system's clock, when the function calls `report_ready`;
 * `message`, a sentence for the user (`send_message`);
@@ -42,7 +42,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
 from v8.base.errors import StorageError, V8Error
-from v8.base.process import EXIT_TIMEOUT_S, children_with_safe_path, import_errors_translated, program_of
+from v8.base.process import (
+    EXIT_TIMEOUT_S,
+    children_with_safe_path,
+    import_errors_translated,
+    program_of,
+    repeated,
+)
 from v8.base.registry import load_plugins
 
 STOP_TIMEOUT_S: Final = EXIT_TIMEOUT_S + 1.0
@@ -240,7 +246,7 @@ class _Child:
         self._timer.daemon = True
         self._timer.start()
         with suppress(BrokenPipeError):
-            print(_packed((call.function, call.options)), file=self._process.stdin, flush=True)
+            print(_packed((call.function, call.options, repeated)), file=self._process.stdin, flush=True)
 
     def wait(self, on_message: MessageHandler | None) -> ChildResult:
         """Read what the child sends until it ends."""
@@ -296,7 +302,8 @@ def _be_the_child() -> None:
     try:
         with import_errors_translated():
             load_plugins()  # the options may name what they register
-            function, options = _unpacked(line)
+            function, options, flags = _unpacked(line)
+            repeated.update(flags)  # the commands that it prints need them, too
             result = function(options)
             for value in result if isinstance(result, Iterator) else (result,):
                 _send("value", value)

@@ -493,12 +493,12 @@ class Options(BaseModel):
                 if isinstance(flag, Flag):
                     yield name, field, flag
 
-    def words(self) -> list[str]:
-        """Return the words of the command line that repeats these options; defaults are left out."""
+    def words(self, *only: str) -> list[str]:
+        """Return the words of the command line that repeats these options, or some; defaults are left out."""
         words: list[str] = []
         for name, field, flag in self.flags():
             value = getattr(self, name)
-            if flag.is_once or value == field.default:
+            if flag.is_once or value == field.default or (only and name not in only):
                 continue
             names = flag.names[0].split("/") if flag.names else [as_flag(name)]
             if isinstance(value, bool):

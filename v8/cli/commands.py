@@ -3,7 +3,6 @@
 These modules are imported inside the commands, so that `--help` and usage errors answer quickly.
 """
 
-import re
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -56,7 +55,6 @@ def run(
 
         print_profiles()
         return
-    _check_places(options.runs, options.publish)
     continue_command = command("run", *options.words(), *cli.language_words(lang))
     prepared = PreparedRun.from_options(options, continue_command)
     # After what is refused in a moment, and before TensorFlow starts. To find the GPU of `--device gpu`
@@ -70,27 +68,6 @@ def run(
     if dry_run:
         raise Exit(preview(prepared))
     raise Exit(run_and_print(prepared, RunDisplay(opens=opens, is_verbose=is_verbose)).exit_code)
-
-
-def _check_places(runs: Path, repo: str | None) -> None:
-    """Refuse a folder of runs that is a file, and a repository that is no USER/NAME, before any work.
-
-    Raises `ProfileError` for them.
-    """
-    if runs.is_file():
-        raise ProfileError(
-            where="--runs",
-            rule="is the folder of all run folders",
-            got=f"the file {runs}",
-            fix="Name a folder; it is made if it is missing",
-        )
-    if repo and not re.fullmatch(r"[^/\s]+/[^/\s]+", repo):
-        raise ProfileError(
-            where="--publish",
-            rule="is USER/NAME, a repository on the Hub",
-            got=repr(repo),
-            fix=f"Write for example --publish you/{repo.strip('/').rpartition('/')[2] or 'models'}",
-        )
 
 
 def data(

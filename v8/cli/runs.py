@@ -108,7 +108,7 @@ class RunDisplay(RunObserver):
 def run_and_print(prepared: PreparedRun, display: RunDisplay) -> RunSummary:
     """Carry out a run, print its results, and publish them if requested; `display` shows its progress."""
     path = prepared.plan.path
-    repo = prepared.options.publish
+    repo = prepared.repo
     if repo:
         from v8.cli import hub
 
@@ -126,28 +126,25 @@ def run_and_print(prepared: PreparedRun, display: RunDisplay) -> RunSummary:
 
 def _print_finished(prepared: PreparedRun, finished: FinishedRun) -> None:
     """Print the results of a run and the commands that can follow, ready to be pasted."""
-    options = prepared.options
-    path = prepared.plan.path
+    plan = prepared.plan
+    path = plan.path
     summary = finished.summary
     print_summary(summary, path, finished.results)
-    if options.smoke and finished.results.rows:
+    if prepared.is_smoke and finished.results.rows:
         print_lines("A smoke run shows that all works: its errors, of one epoch, say nothing of the profile.")
-    folders = []
-    for flag, folder in (("--data-dir", options.data_dir), ("--tables", options.tables)):
-        if folder:
-            folders += [flag, str(folder)]
     others = [
-        f"{step.sentence}: {command(*step.words, str(path), *folders)}"
+        f"{step.sentence}: {command(*step.words, str(path), *prepared.candle_words)}"
         for step in next_steps("newer_candles")
     ]
-    print_newer(summary.newer_candles, others, fresh=f"{prepared.command} --fresh")
+    print_newer(summary.newer_candles, others, fresh=f"{plan.command} --fresh")
     failed = {failure.series for failure in summary.failures}
-    if len(failed) < len(prepared.plan.series):
-        is_default = options.source == RunOptions.model_fields["source"].default
-        source_flag = [] if is_default else ["--source", present_source(options.source)]
-        print_lines(f"Forecast: {command('predict', str(path), *source_flag, *folders)}")
-    is_complete = options.evaluate and not options.smoke and not failed
-    if prepared.source.is_publishable and is_complete and not options.publish:
+    if len(failed) < len(plan.series):
+        source_name = prepared.source.name
+        is_default = source_name == RunOptions.model_fields["source"].default
+        source_flag = [] if is_default else ["--source", present_source(source_name)]
+        print_lines(f"Forecast: {command('predict', str(path), *source_flag, *prepared.candle_words)}")
+    is_complete = plan.recipe.is_evaluated and not prepared.is_smoke and not failed
+    if plan.recipe.is_publishable and is_complete and not prepared.repo:
         print_lines(f"Publish: {command('publish', str(path), '--repo', 'USER/NAME')}")
 
 

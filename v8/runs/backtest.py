@@ -32,7 +32,7 @@ from v8.base.storage import WriterLock, write_json
 from v8.base.wording import plural
 from v8.data.market.companions import Companions
 from v8.data.market.series import Series, SeriesName, iso
-from v8.data.market.sources.source import CandleSource, CutOffSource
+from v8.data.market.sources.source import CandleSource, CutOffSource, dataset_of
 from v8.data.windows import fewest_bars, split_rows, table_columns
 from v8.forecaster.metadata import read_metadata
 from v8.model.evaluation.fold_losses import (
@@ -50,7 +50,7 @@ from v8.runs import run_folder
 from v8.runs.events import Note, RunObserver, RunSummary, observed
 from v8.runs.execution import run_plan
 from v8.runs.options import MAX_BARS
-from v8.runs.plan import Engine, make_plan
+from v8.runs.plan import Engine, Plan, Recipe
 from v8.runs.reading import read_candles
 from v8.runs.run_folder import RUN_FILE, read_run, start_fields
 
@@ -138,6 +138,11 @@ class Backtest:
             history_bars=self.history_bars,
         )
 
+    def plan_run(self, path: Path, series: Sequence[Series], source: CandleSource) -> Plan:
+        """Return the plan of a run in a folder: of one fold, or of all series."""
+        recipe = Recipe(self.profile, is_publishable=source.is_publishable, dataset=dataset_of(source))
+        return Plan(recipe, path, dict.fromkeys(series, "pending"), self.command, tables=self.tables)
+
 
 @dataclass(frozen=True)
 class FinishedFolds:
@@ -155,7 +160,7 @@ def run_folds(
     Nothing later than a fold's end is read for it. The observer follows the reading of all candles, and then
     each fold as a run of its own.
     """
-    whole_plan = make_plan(options.profile, options.series, path)
+    whole_plan = options.plan_run(path, options.series, source)
     with observed(observer, whole_plan, source.name) as follower:
         plan = begin_or_continue(path, options, source, follower)
     failures = {}
@@ -179,8 +184,8 @@ def run_fold(
 ) -> RunSummary:
     """Finish every series of a fold that can be finished; arguments as for `run_folds`."""
     series = [Series.parse(name) for name in fold.newest_s]
-    plan = make_plan(options.profile, series, path / fold.folder, tables=options.tables)
-    return run_plan(plan, CutOffSource(source, fold.newest_s), engine, observer, command=options.command)
+    plan = options.plan_run(path / fold.folder, series, source)
+    return run_plan(plan.as_recorded(), CutOffSource(source, fold.newest_s), engine, observer)
 
 
 def begin_or_continue(

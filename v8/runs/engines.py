@@ -242,7 +242,7 @@ class LocalEngine(Engine):
                 from v8.runs.local import InProcessEngine, suited_fleet_size  # noqa: PLC0415
                 from v8.runs.workers import num_finishers  # noqa: PLC0415
 
-                fleet_size = fleet_size or suited_fleet_size(jobs[0].profile, len(jobs))
+                fleet_size = fleet_size or suited_fleet_size(jobs[0].recipe.profile, len(jobs))
             num_beside = 0 if self._placement.is_alone else num_finishers(jobs)
             yield from InProcessEngine(fleet_size, num_finishers=num_beside).train(jobs, observer)
 

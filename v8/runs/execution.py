@@ -11,26 +11,26 @@ its candles are read; its files are left as they are.
 
 What happens goes to observers (`v8.runs.events`) as events. The way of one:
 
-    engine -> estimate and `RunRecorder`, which writes run.json (`train_jobs`)
+    engine -> estimate (`train_jobs`)
+           -> `RunRecorder`, which writes run.json
            -> what leaves out repeated notes (`observed`)
            -> the observer of `run_plan`: display, trackers, and the writer of the report
 
-Notes, checks and choices enter it at the second line, series that cannot be read at `RunRecorder`.
+What is read, checked and chosen before training enters it at `RunRecorder`.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from v8.base.errors import ArtifactError, StorageError
+from v8.base.errors import ArtifactError, StorageError, UnknownSeriesError
 from v8.base.hardware import may_have_gpu
 from v8.base.process import with_variables
 from v8.base.storage import write_text
 from v8.base.wording import for_file
 from v8.data.market.series import Series
-from v8.data.market.sources.source import CandleSource, dataset_of, folder_of
+from v8.data.market.sources.source import CandleSource, folder_of
 from v8.forecaster.metadata import ERROR_FILE, redo_offered
-from v8.model.networks.programs import Loops
-from v8.profile.profile import Profile
 from v8.runs.estimate import ProgressEstimate, save_cost
 from v8.runs.events import (
     Event,
@@ -45,21 +45,13 @@ from v8.runs.events import (
     warnings_as_notes,
 )
 from v8.runs.machine import choose_loops, choose_precision, loops_in_environment
-from v8.runs.plan import DeviceSettings, Engine, Job, Plan, series_seed
+from v8.runs.plan import DeviceSettings, Engine, Job, Plan, Recipe, series_seed
 from v8.runs.reading import CandleReader, CheckedSeries
 from v8.runs.run_folder import RunFolder, RunRecord
 from v8.runs.serving import read_finished, stop_serving
 
 
-def run_plan(
-    plan: Plan,
-    source: CandleSource,
-    engine: Engine,
-    observer: RunObserver,
-    *,
-    command: str,
-    lists_all_series: bool = False,
-) -> RunSummary:
+def run_plan(plan: Plan, source: CandleSource, engine: Engine, observer: RunObserver) -> RunSummary:
     """Hold the folder of a plan, and read candles, train, evaluate and save whatever is not finished.
 
     Args:
@@ -67,9 +59,6 @@ def run_plan(
         source: Where candles come from.
         engine: Trains the series.
         observer: Follows the run; a note reaches it once, however often it is made.
-        command: The command line that continues, for the run's record.
-        lists_all_series: Whether the record names every series before the first is trained, as that of a
-            later generation (the models of one renewal, see `v8.runs.serving`) does.
 
     Raises:
         V8Error: If the folder is another run's, held by another process, or cannot be written.
@@ -79,16 +68,16 @@ def run_plan(
         plan.profile,
         source.name,
         source.is_publishable,
-        command,
+        plan.command,
         data_dir=folder_of(source),
         tables=plan.tables,
-        is_evaluated=plan.artifact_settings.is_evaluated,
+        is_evaluated=plan.recipe.is_evaluated,
     )
     with RunFolder(plan.path, record) as folder:
         drop_notes = [_drop(series, folder) for series in plan.dropped]
         for series in plan.redone:
             folder.set_aside(series)
-        if lists_all_series:
+        if plan.lists_all_series:
             folder.add_series(plan.series)
         # The folder is held from here on: what another process has finished since planning is not done again.
         current = plan.with_statuses(folder.record.series)
@@ -112,25 +101,26 @@ def execute(
     Raises:
         StorageError: If `run.json` cannot be written.
     """
+    recorder = RunRecorder(folder, observer)  # passes on to the observer whatever it records
     if folder.note:
-        observer.on_event(Note(folder.note))
+        recorder.on_event(Note(folder.note))
     if plan.todo:
         folder.require_writable()
-    damaged = check_finished(plan, folder, observer)
-    plan = plan.without(damaged)
-    recorder = RunRecorder(folder, observer)  # passes on to the observer whatever it records
-    reader = CandleReader(plan, folder, source, observer=observer, recorder=recorder)
-    reading = reader.read_all()
+    damaged = check_finished(plan, folder, recorder)
+    sound = {series: status for series, status in plan.series.items() if series not in damaged}
+    plan = replace(plan, series=sound)
+    reading = CandleReader(plan, folder, source, recorder).read_all()
     failures = [*damaged.values(), *reading.failures]
-    jobs: list[Job] = []
-    loops: Loops = "stepwise"  # a setting of XLA; it is chosen below if anything is trained
-    if reading.ready:
-        observer.on_event(GettingReady(f"Getting ready to train {len(reading.ready)} series."))
-        device_settings = resolve_device_settings(plan.profile, folder, observer)
-        loops = device_settings.loops
-        jobs = make_jobs(plan, reading.ready, device_settings, source)
-    with loops_in_environment(loops):  # processes that the engine starts inherit it
-        outcomes = train_jobs(plan.profile, jobs, engine, recorder)
+    outcomes: list[SeriesOutcome] = []
+    try:
+        if reading.ready:
+            recorder.on_event(GettingReady(f"Getting ready to train {len(reading.ready)} series."))
+            recipe = with_device_settings(plan.recipe, folder, recorder)
+            jobs = make_jobs(replace(plan, recipe=recipe), reading.ready)
+            with loops_in_environment(recipe.device_settings.loops):  # the engine's processes inherit it
+                outcomes = train_jobs(jobs, engine, recorder)
+    finally:
+        folder.release_running()
     train_failures = [outcome for outcome in outcomes if outcome.reason is not None]
     failures += train_failures
     # The reader refuses a finished series, too, if its candles are no longer those that it is pinned to.
@@ -184,8 +174,9 @@ def _fault_of(artifact: Path) -> ArtifactError | None:
     return None
 
 
-def resolve_device_settings(profile: Profile, folder: RunFolder, observer: RunObserver) -> DeviceSettings:
+def with_device_settings(recipe: Recipe, folder: RunFolder, observer: RunObserver) -> Recipe:
     """Choose what training depends on apart from the profile, once for the whole run, and record it."""
+    profile = recipe.profile
     is_gpu = may_have_gpu()
 
     def add_note(text: str) -> None:
@@ -202,36 +193,29 @@ def resolve_device_settings(profile: Profile, folder: RunFolder, observer: RunOb
         return profile.training.num_micro_batches(is_on_gpu=is_gpu)
 
     if profile.training.cpu_batch_size is None:
-        return DeviceSettings(precision, loops, count_micro_batches())
-    # A batch size for CPUs makes the number depend on the device, so it is recorded, too.
-    return DeviceSettings(precision, loops, folder.choose_once("num_micro_batches", count_micro_batches))
+        num_micro_batches = count_micro_batches()
+    else:  # a batch size for CPUs makes the number depend on the device, so it is recorded, too
+        num_micro_batches = folder.choose_once("num_micro_batches", count_micro_batches)
+    return replace(recipe, device_settings=DeviceSettings(precision, loops, num_micro_batches))
 
 
-def make_jobs(
-    plan: Plan, ready: Sequence[CheckedSeries], device_settings: DeviceSettings, source: CandleSource
-) -> list[Job]:
+def make_jobs(plan: Plan, ready: Sequence[CheckedSeries]) -> list[Job]:
     """Return a complete job for every series whose candles are checked."""
     return [
         Job(
+            recipe=plan.recipe,
             candles=checked.candles,
-            profile=plan.profile,
             seed=series_seed(plan.profile, checked.candles.series),
             folder=plan.path / str(checked.candles.series),
-            is_publishable=source.is_publishable,
-            dataset=dataset_of(source),
             candle_seconds=checked.read_s,
-            device_settings=device_settings,
-            artifact_settings=plan.artifact_settings,
             initial_model=plan.initial_models.get(checked.candles.series),
         )
         for checked in ready
     ]
 
 
-def train_jobs(
-    profile: Profile, jobs: Sequence[Job], engine: Engine, recorder: "RunRecorder"
-) -> list[SeriesOutcome]:
-    """Let an engine make the artefact of every job; return how each ended.
+def train_jobs(jobs: Sequence[Job], engine: Engine, recorder: RunObserver) -> list[SeriesOutcome]:
+    """Let an engine make the artefact of every job, at least one; return how each ended.
 
     What the run took is saved for the estimates of later ones, also when it is interrupted.
     """
@@ -240,21 +224,23 @@ def train_jobs(
     estimate = ProgressEstimate(len(jobs))
     estimate_and_recorder = ObserverGroup([estimate, recorder])
     try:
-        if jobs:
-            for outcome in engine.train(jobs, estimate_and_recorder):
-                estimate_and_recorder.on_event(outcome)
-                outcomes.append(outcome)
-                if outcome.reason is None:
-                    num_trained += 1
+        for outcome in engine.train(jobs, estimate_and_recorder):
+            estimate_and_recorder.on_event(outcome)
+            outcomes.append(outcome)
+            if outcome.reason is None:
+                num_trained += 1
     finally:
-        recorder.release_running()
         if num_trained:
-            save_cost(profile, estimate.cost(num_trained))
+            save_cost(jobs[0].recipe.profile, estimate.cost(num_trained))
     return outcomes
 
 
 class RunRecorder(RunObserver):
-    """Records in the run folder how far each series is, and passes every event on."""
+    """Records in the run folder how far each series is, and passes every event on.
+
+    A mistyped name must not stay in the record as a failure: a series that the source does not have is
+    recorded only if the run has it already.
+    """
 
     def __init__(self, folder: RunFolder, observer: RunObserver) -> None:
         self._folder = folder
@@ -266,14 +252,14 @@ class RunRecorder(RunObserver):
             self._folder.set_state(event.series, status="running", reason=None)
         elif isinstance(event, SeriesOutcome) and event.reason is None:
             self._folder.set_state(event.series, status="done", reason=None, seconds=round(event.seconds, 3))
-        elif isinstance(event, SeriesOutcome):
+        elif isinstance(event, SeriesOutcome) and not self._is_mistyped(event):
             self._write_trace(event)
             self._folder.set_state(event.series, status="failed", reason=event.reason)
         self._observer.on_event(event)
 
-    def release_running(self) -> None:
-        """Record that series which were interrupted wait again."""
-        self._folder.release_running()
+    def _is_mistyped(self, outcome: SeriesOutcome) -> bool:
+        is_recorded = str(outcome.series) in self._folder.record.series
+        return isinstance(outcome.error, UnknownSeriesError) and not is_recorded
 
     def _write_trace(self, outcome: SeriesOutcome) -> None:
         """Write the traceback of a failure into the folder of its series."""

@@ -35,7 +35,7 @@ from v8.model.training.probe import measured_fleet_size
 from v8.model.training.trainer import InitialWeights, Trainer, TrainingResult
 from v8.profile.profile import Profile
 from v8.runs.events import Note, RunObserver, SeriesOutcome, SeriesStarted, run_isolated
-from v8.runs.plan import DeviceSettings, Engine, Job
+from v8.runs.plan import Engine, Job, Recipe
 from v8.runs.stages import AnyTrainer, SeriesInProgress
 from v8.runs.workers import FinisherPool
 
@@ -49,8 +49,7 @@ class SeriesPipeline:
     """Makes the artefacts of one profile's series with one trainer, whose programs are compiled once.
 
     Args:
-        profile: What all jobs train.
-        device_settings: The same for all jobs.
+        recipe: That of all jobs.
         trainer_factory: Makes the trainer, again when memory ran out; None for the one of the profile.
         store: Where features are kept; None for the user's own store.
         num_finishers: Processes that evaluate and save what is trained here; 0 does that here, too.
@@ -58,15 +57,13 @@ class SeriesPipeline:
 
     def __init__(
         self,
-        profile: Profile,
-        device_settings: DeviceSettings,
+        recipe: Recipe,
         *,
         trainer_factory: TrainerFactory | None = None,
         store: FeatureStore | None = None,
         num_finishers: int = 0,
     ) -> None:
-        self._profile = profile
-        self._device_settings = device_settings
+        self._recipe = recipe
         self._trainer_factory = trainer_factory
         self._store = store or FeatureStore()
         self._models = SharedModels()
@@ -85,7 +82,7 @@ class SeriesPipeline:
     def use_finishers(self, num: int) -> None:
         """Let at least so many processes evaluate and save from now on; those that are missing start."""
         if num and self._finishers is None:
-            self._finishers = FinisherPool(self._profile, self._device_settings, self._store.folder)
+            self._finishers = FinisherPool(self._recipe, self._store.folder)
         if self._finishers:
             self._finishers.start(num)
 
@@ -147,7 +144,7 @@ class SeriesPipeline:
         shapes = [weight.shape for weight in weights]
         needed_shapes = [variable.shape for variable in self._trainer.network.trainable_variables]
         different_keys = [
-            key for key in Profile.model_fields if getattr(profile, key) != getattr(job.profile, key)
+            key for key in Profile.model_fields if getattr(profile, key) != getattr(job.recipe.profile, key)
         ]
         if different_keys or shapes != needed_shapes:
             rule = "must be of the profile and the layers that are trained, to begin from its weights"
@@ -205,9 +202,7 @@ class SeriesPipeline:
             yield from self._train_fleet(unfinished[start : start + size], observer)
 
     def _new_trainer(self) -> AnyTrainer:
-        return new_trainer(
-            self._profile, self._device_settings, make=self._trainer_factory, check_interrupt=self._call_check
-        )
+        return new_trainer(self._recipe, make=self._trainer_factory, check_interrupt=self._call_check)
 
     def _call_check(self) -> None:
         """Call the check of the `make_artifacts` under way: a trainer is kept, and each call has its own."""
@@ -215,18 +210,17 @@ class SeriesPipeline:
 
 
 def new_trainer(
-    profile: Profile,
-    device_settings: DeviceSettings,
+    recipe: Recipe,
     *,
     make: TrainerFactory | None = None,
     check_interrupt: Callable[[], None] = lambda: None,
 ) -> AnyTrainer:
-    """Return the trainer of a profile; one without a network is only fitted (`FormulaTrainer`)."""
-    make = make or (FormulaTrainer if profile.family.is_formula else Trainer)
+    """Return the trainer of a recipe; one without a network is only fitted (`FormulaTrainer`)."""
+    make = make or (FormulaTrainer if recipe.profile.family.is_formula else Trainer)
     return make(
-        profile,
-        precision=device_settings.precision,
-        num_micro_batches=device_settings.num_micro_batches,
+        recipe.profile,
+        precision=recipe.device_settings.precision,
+        num_micro_batches=recipe.device_settings.num_micro_batches,
         check_interrupt=check_interrupt,
     )
 
@@ -272,20 +266,18 @@ class InProcessEngine(Engine):
         self._check_interrupt = check_interrupt
 
     def train(self, jobs: Sequence[Job], observer: RunObserver) -> Iterator[SeriesOutcome]:
-        """Make the artefact of every job, all of one profile; yield how each series ended as it ends."""
-        profile = jobs[0].profile
-        device_settings = jobs[0].device_settings
+        """Make the artefact of every job, all of one recipe; yield how each series ended as it ends."""
+        recipe = jobs[0].recipe
 
         def open_pipeline() -> SeriesPipeline:
             return SeriesPipeline(
-                profile,
-                device_settings,
+                recipe,
                 trainer_factory=self._trainer_factory,
                 store=self._store,
                 num_finishers=self._num_finishers,
             )
 
-        key = (self._trainer_factory, self._store, profile.digest, device_settings)
+        key = (self._trainer_factory, self._store, recipe.profile.digest, recipe.device_settings)
         # A back-test opens a `resource_scope` around all of its runs. The pipeline is then kept until that
         # scope ends, and the next run of the profile compiles nothing again; else it closes with this call.
         interrupts = nullcontext(self._check_interrupt) if self._check_interrupt else deferred_interrupts()

@@ -1,6 +1,7 @@
 """The options of a run and of a back-test: checked, and turned into what is to be done."""
 
 import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -22,14 +23,16 @@ from v8.data.market.sources.source import (
     OpenedSource,
     ReadsFolder,
     SeriesLister,
+    dataset_of,
     open_source,
     with_nearest,
 )
 from v8.profile.profile import TABLES_PLACE, Profile, load_profile
-from v8.runs.events import TRACKERS
+from v8.runs.events import TRACKERS, followers
 
 if TYPE_CHECKING:
     from v8.runs.backtest import Backtest
+    from v8.runs.events import RunObserver
     from v8.runs.plan import Engine, Plan
 
 
@@ -256,12 +259,14 @@ class ModelsOptions(Options):
 class PreparedRun:
     """A run that only has to be begun."""
 
-    options: RunOptions  # as they were given
-    command: str  # the command line that continues the run
-    requested: tuple[Series, ...]  # those that the user named; empty: all that there are
     plan: "Plan"  # what is to be done
     source: CandleSource  # where candles come from
     engine: "Engine"  # what trains
+    trackers: "Sequence[RunObserver]"  # what keeps its curves
+    requested: Sequence[Series]  # those that the user named; none: all that there are
+    is_smoke: bool  # whether its budget is too tiny for its errors to say anything
+    repo: str | None  # repository of the Hub that it is published to in the end; None: it is not
+    candle_words: Sequence[str]  # words of the command line that find its candles' and tables' folders
 
     @classmethod
     def from_options(cls, options: RunOptions, command: str) -> "PreparedRun":
@@ -269,21 +274,22 @@ class PreparedRun:
 
         `command` is the command line that continues the run, for the run's record and for messages.
 
-        Trackers and the repository of the Hub are checked later, by `carry_out` of `v8.api.results` and its
-        callers. A series that the source lacks fails when its candles are read; before that only
-        `missing_series` finds it.
+        Whether the repository of the Hub can be written is checked by callers that carry the run out. A
+        series that the source lacks fails when its candles are read; before that only `missing_series` finds
+        it.
 
         Raises:
             V8Error: If one of the options cannot mean anything, or what it names is not there.
         """
         home()  # a user without a folder for caches is refused here, not at the first series
+        _check_places(options)
         load_plugins(options.plugin)  # the profile may use what they register
         profile = options.resolved_profile()
         requested = chosen_series(options.series, options.universe)
 
         from v8.forecaster.shared_models import require_onnx_packages  # noqa: PLC0415
         from v8.runs.engines import choose_engine  # noqa: PLC0415
-        from v8.runs.plan import ArtifactSettings, make_plan  # noqa: PLC0415
+        from v8.runs.plan import Plan, Recipe  # noqa: PLC0415
         from v8.runs.run_folder import locate_run  # noqa: PLC0415 - these take a second; usage errors first
 
         require_tables_folder(options.tables)
@@ -302,27 +308,34 @@ class PreparedRun:
             fleet_size=options.fleet_size,
             address=options.address,
         )
-        artifact_settings = ArtifactSettings(
-            is_evaluated=options.evaluate, has_importance=options.importance, has_onnx=options.onnx
-        )
-        plan = make_plan(
+        recipe = Recipe(
             profile,
-            series,
-            path,
+            is_publishable=source.is_publishable,
+            dataset=dataset_of(source),
+            is_evaluated=options.evaluate,
+            has_importance=options.importance,
+            has_onnx=options.onnx,
+        )
+        plan = Plan(
+            recipe=recipe,
+            path=path,
+            series=dict.fromkeys(series, "pending"),
+            command=command,
             redone=redone,
             dropped=dropped,
             tables=options.tables,
-            artifact_settings=artifact_settings,
-        )
+        ).as_recorded()
         if plan.todo:
             require_covariate_files([profile], options.tables)
         return cls(
-            options=options,
-            command=command,
-            requested=requested or (),
             plan=plan,
             source=source,
             engine=engine,
+            trackers=followers(options.track),
+            requested=requested or (),
+            is_smoke=options.smoke,
+            repo=options.publish,
+            candle_words=options.words("data_dir", "tables"),
         )
 
     def missing_series(self) -> list[tuple[str, str]]:
@@ -342,6 +355,23 @@ class PreparedRun:
             except DataError as error:
                 missing.append((str(series), str(error)))
         return missing
+
+
+def _check_places(options: RunOptions) -> None:
+    """Refuse a folder of runs that is a file, and a repository that is no USER/NAME, before any work.
+
+    Raises `ProfileError` for them.
+    """
+    if options.runs.is_file():
+        rule = "is the folder of all run folders"
+        got = f"the file {options.runs}"
+        fix = "Name a folder; it is made if it is missing"
+        raise ProfileError(where="param:runs", rule=rule, got=got, fix=fix)
+    repo = options.publish
+    if repo and not re.fullmatch(r"[^/\s]+/[^/\s]+", repo):
+        rule = "is USER/NAME, a repository on the Hub"
+        fix = f"Write for example param:publish you/{repo.strip('/').rpartition('/')[2] or 'models'}"
+        raise ProfileError(where="param:publish", rule=rule, got=repr(repo), fix=fix)
 
 
 def _folder_suffix(options: RunOptions) -> str:

@@ -6,7 +6,7 @@ trains with the profile's seed + k, alone or among forty.
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -23,37 +23,76 @@ SEED_SPACE = 2**31  # seeds are non-negative 31-bit numbers
 
 
 @dataclass(frozen=True)
-class ArtifactSettings:
-    """What an artefact gets beside its model, for all series of a run."""
+class DeviceSettings:
+    """Settings of the training that depend on the machine, not on the profile.
 
-    is_evaluated: bool = True  # whether to evaluate the model on the test span
+    A run chooses them once for all its series. Whoever continues it elsewhere gets the same ones, and so the
+    same weights.
+    """
+
+    precision: str = "float32"
+    """Keras dtype policy to train in: 16 bits for matrix products where this machine then trains faster."""
+    loops: Loops = "stepwise"
+    """How XLA compiles the loop over the bars of a window. It gets there by environment variables, which XLA
+    reads at the first compilation of a process (`v8.runs.machine.loops_in_environment`)."""
+    num_micro_batches: int | None = None
+    """Micro-batches whose gradients are summed for one optimiser step; None: as many as the profile says."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the artefacts of a run are made, the same for all its series; it can travel between processes."""
+
+    profile: Profile  # what to train
+    is_publishable: bool  # false for the demo market
+    dataset: str | None = None  # dataset of the Hub that the candles come from, `user/name`
+    is_evaluated: bool = True  # whether to evaluate models on the test span
     has_importance: bool = False  # whether to measure the importance of each kind of inputs
     has_onnx: bool = False  # whether to write `model.onnx`, too
+    device_settings: DeviceSettings = DeviceSettings()  # chosen when the run starts
 
 
 @dataclass(frozen=True)
 class Plan:
     """A run before it starts."""
 
-    profile: Profile  # what to train
+    recipe: Recipe  # how its artefacts are made
     path: Path  # the run folder; it need not exist
     series: Mapping[Series, Status]
     """Every selected series, and how far an earlier call brought it; its seed is `series_seed`."""
+    command: str  # the command line that continues, for the run's record and for messages
     redone: tuple[Series, ...] = ()  # those whose old files are set aside first
     dropped: tuple[Series, ...] = ()  # those that are taken out of the run first
-    artifact_settings: ArtifactSettings = field(default_factory=ArtifactSettings)
-    """What is made of each series beside a model."""
     initial_models: Mapping[Series, Path] = field(default_factory=dict)
     """By series the folder of the model from whose weights training starts; without one they are random.
 
     The annex that trains stale models again sets it; a plain run has none.
     """
     tables: Path | None = None  # folder of the user's tables; that of `V8_TABLES` when None
+    lists_all_series: bool = False
+    """Whether the record names every series before the first is trained, as that of a later generation (the
+    models of one renewal, see `v8.runs.serving`) does."""
+
+    @property
+    def profile(self) -> Profile:
+        """What to train."""
+        return self.recipe.profile
 
     @property
     def todo(self) -> list[Series]:
         """Series that are not finished."""
         return [series for series, status in self.series.items() if status != "done"]
+
+    def as_recorded(self) -> "Plan":
+        """Return the plan with how far earlier calls brought each series, in a folder that is there.
+
+        Raises:
+            ArtifactError: If the folder's `run.json` is damaged.
+        """
+        states = dict(read_run(self.path).series) if (self.path / RUN_FILE).exists() else {}
+        for series in self.redone:
+            states.pop(str(series), None)
+        return self.with_statuses(states)
 
     def with_statuses(self, states: Mapping[str, SeriesState]) -> "Plan":
         """Return the plan with the status of each series as the run folder records it.
@@ -64,45 +103,6 @@ class Plan:
         for series in self.series:
             statuses[series] = _status(states.get(str(series)), self.path / str(series))
         return replace(self, series=statuses)
-
-    def without(self, series: Container[Series]) -> "Plan":
-        """Return the plan without some series."""
-        others = {name: status for name, status in self.series.items() if name not in series}
-        return replace(self, series=others)
-
-
-def make_plan(
-    profile: Profile,
-    series: Sequence[Series],
-    path: Path,
-    *,
-    redone: Sequence[Series] = (),
-    dropped: Sequence[Series] = (),
-    tables: Path | None = None,
-    artifact_settings: ArtifactSettings | None = None,
-    initial_models: Mapping[Series, Path] | None = None,
-) -> Plan:
-    """Plan a run of selected series, without repetition, in a folder, new or begun; arguments as in `Plan`.
-
-    Raises:
-        ArtifactError: If the folder's `run.json` is damaged.
-    """
-    plan = Plan(
-        profile=profile,
-        path=path,
-        series=dict.fromkeys(series, "pending"),
-        redone=tuple(redone),
-        dropped=tuple(dropped),
-        tables=tables,
-        artifact_settings=artifact_settings or ArtifactSettings(),
-        initial_models=initial_models or {},
-    )
-    states: dict[str, SeriesState] = {}
-    if (path / RUN_FILE).exists():
-        states = dict(read_run(path).series)
-    for name in redone:
-        states.pop(str(name), None)
-    return plan.with_statuses(states)
 
 
 def series_seed(profile: Profile, series: Series) -> int:
@@ -135,35 +135,14 @@ def _status(state: SeriesState | None, folder: Path) -> Status:
 
 
 @dataclass(frozen=True)
-class DeviceSettings:
-    """Settings of the training that depend on the machine, not on the profile.
-
-    A run chooses them once for all its series. Whoever continues it elsewhere gets the same ones, and so the
-    same weights.
-    """
-
-    precision: str = "float32"
-    """Keras dtype policy to train in: 16 bits for matrix products where this machine then trains faster."""
-    loops: Loops = "stepwise"
-    """How XLA compiles the loop over the bars of a window. It gets there by environment variables, which XLA
-    reads at the first compilation of a process (`v8.runs.machine.loops_in_environment`)."""
-    num_micro_batches: int | None = None
-    """Micro-batches whose gradients are summed for one optimiser step; None: as many as the profile says."""
-
-
-@dataclass(frozen=True)
 class Job:
     """Everything a worker needs to make one artefact; it can travel between processes."""
 
+    recipe: Recipe  # the same for all jobs of a run
     candles: Candles
-    profile: Profile  # what to train
     seed: int  # of weights, order and dropout
     folder: Path  # where the artefact goes
-    is_publishable: bool  # false for the demo market
-    candle_seconds: float  # time that reading the candles took
-    device_settings: DeviceSettings = DeviceSettings()
-    artifact_settings: ArtifactSettings = ArtifactSettings()
-    dataset: str | None = None  # dataset of the Hub that the candles came from, `user/name`
+    candle_seconds: float = 0.0  # time that reading the candles took
     initial_model: Path | None = None
     """Folder of the model from whose weights training starts; None draws them at random."""
 

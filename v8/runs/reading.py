@@ -57,27 +57,13 @@ class CandleReading:
 
 
 class CandleReader:
-    """Reads the candles of a plan.
+    """Reads the candles of a plan; the observer gets what happens, and the outcomes of series that failed."""
 
-    Args:
-        observer: Gets what happens, but the outcome of a series that failed.
-        recorder: Gets such an outcome, and records it.
-    """
-
-    def __init__(
-        self,
-        plan: Plan,
-        folder: RunFolder,
-        source: CandleSource,
-        *,
-        observer: RunObserver,
-        recorder: RunObserver,
-    ) -> None:
+    def __init__(self, plan: Plan, folder: RunFolder, source: CandleSource, observer: RunObserver) -> None:
         self._plan = plan
         self._folder = folder
         self._source = source
         self._observer = observer
-        self._recorder = recorder
         self._companions = Companions.of(plan.profile, folder=plan.tables)
 
     def read_all(self) -> CandleReading:
@@ -119,21 +105,17 @@ class CandleReader:
         return self._companions.candles(self._source, series, self._plan.profile.newest_bars, end_s)
 
     def _announce_failure(self, outcome: SeriesOutcome, *, is_done: bool) -> SeriesOutcome:
-        """Notify the observer, and record where it is to be recorded, how a series failed; return that."""
-        series = outcome.series
-        is_unknown = isinstance(outcome.error, UnknownSeriesError)
+        """Notify the observer how a series failed, with the name that may have been meant; return that."""
         if isinstance(outcome.error, UnknownSeriesError):
             recorded = [Series.parse(name) for name in self._folder.record.series]
             candidates = [*load_universe(), *recorded]
-            error = with_nearest(outcome.error, series, self._source.name, candidates)
+            error = with_nearest(outcome.error, outcome.series, self._source.name, candidates)
             outcome = replace(outcome, reason=str(error), error=error)
         if is_done:
             text = f"failed: {outcome.reason} The finished model stays as it is."
             self._observer.on_event(Note(text))
-        elif is_unknown and str(series) not in self._folder.record.series:
-            self._observer.on_event(outcome)  # a mistyped name must not stay in the record as a failure
         else:
-            self._recorder.on_event(outcome)
+            self._observer.on_event(outcome)
         return outcome
 
 

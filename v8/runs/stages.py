@@ -101,20 +101,21 @@ class SeriesInProgress:
     ) -> None:
         self.series = job.series
         self._job = job
+        self._recipe = job.recipe
         self._observer = observer
         self._initial_weights = initial_weights
         self._checkpoint = job.folder / CHECKPOINT
         self._seconds = {"candles": job.candle_seconds}
         self._onnx_fault: str | None = None
         with self._stage("features"):
-            table = store.table(job.candles, table_columns(job.profile))
+            table = store.table(job.candles, table_columns(job.recipe.profile))
         with self._stage("windows"):
-            self._data = prepare_series(table, job.profile)
+            self._data = prepare_series(table, job.recipe.profile)
 
     def fleet_member(self) -> FleetMember:
         """Return what the trainer needs of this series."""
         self._observer.on_event(StageStarted(self.series, "train"))
-        num_epochs = self._job.profile.training.epochs
+        num_epochs = self._recipe.profile.training.epochs
         return FleetMember(
             data=self._data,
             seed=self._job.seed,
@@ -192,14 +193,14 @@ class SeriesInProgress:
         test_span = self._data.spans["test"]
         forecasts = model.forecast_span(test_span)
         results = _TestSpanResults(forecasts, calibration)
-        if self._job.artifact_settings.is_evaluated:
+        if self._recipe.is_evaluated:
             evaluation, losses = evaluate_test_span(self._data, forecasts.points)
             results = replace(results, evaluation=evaluation, losses=losses)
-            if self._job.profile.quantiles:
+            if self._recipe.profile.quantiles:
                 quantiles = evaluate_quantiles(self._data, forecasts.quantiles)
                 coverage = self._range_coverage(model, forecasts.quantiles)
                 results = replace(results, quantiles=quantiles, price_range=coverage)
-        if self._job.artifact_settings.has_importance:
+        if self._recipe.has_importance:
             importance = measure_importance(test_span, model.forecast_all)
             results = replace(results, importance=importance)
         return results
@@ -207,7 +208,7 @@ class SeriesInProgress:
     def _save_onnx(self, model: PublishedModel) -> str | None:
         """Write `model.onnx`, if that is wanted; where it cannot be written, note why, and return that."""
         (self._job.folder / ONNX_FILE).unlink(missing_ok=True)  # of an earlier attempt
-        if not self._job.artifact_settings.has_onnx:
+        if not self._recipe.has_onnx:
             return None
         from v8.forecaster.onnx_file import save_onnx_model  # noqa: PLC0415 - needs the extra `onnx`
 
@@ -244,8 +245,8 @@ class SeriesInProgress:
         return MetadataDraft(
             created_at=now_iso(),
             candles=self._job.candles,
-            is_publishable=self._job.is_publishable,
-            dataset=self._job.dataset,
+            is_publishable=self._recipe.is_publishable,
+            dataset=self._recipe.dataset,
             profile=self._data.profile,
             features=self._features(),
             table_digest=self._data.table.digest,

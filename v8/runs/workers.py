@@ -57,7 +57,7 @@ from v8.model.networks.programs import kept_programs
 from v8.profile.profile import Profile
 from v8.runs.events import Event, EventCallback, Note, RunObserver, SeriesOutcome, warnings_as_notes
 from v8.runs.machine import affordable_workers
-from v8.runs.plan import DeviceSettings, Engine, Job
+from v8.runs.plan import Engine, Job, Recipe
 
 if TYPE_CHECKING:
     from v8.runs.stages import TrainedSeries  # at run time it would import TensorFlow
@@ -107,7 +107,7 @@ class WorkerEngine(Engine):
     def train(self, jobs: Sequence[Job], observer: RunObserver) -> Iterator[SeriesOutcome]:
         """Make the artefact of every job; yield how each series ended as soon as it is known."""
         message = "stopping the workers after their batch; once more stops immediately\n"
-        key = self._pool_key(jobs[0].profile)
+        key = self._pool_key(jobs[0].recipe.profile)
         with deferred_interrupts(message) as check, resource_scope() as resources:
             pool = resources.get(key, lambda: _TrainingPool(self._gpus, self._fleet_size))
             pool.take_up(jobs, observer, min(self._num_workers, len(jobs)))
@@ -210,7 +210,7 @@ class _TrainingPool(WorkerPool[Job]):
     def take_up(self, jobs: Sequence[Job], observer: RunObserver, num_workers: int) -> None:
         """Begin a run: hand jobs to the workers of the one before, and start those that are missing."""
         idle = list(self._queue.held)
-        self._profile = jobs[0].profile
+        self._profile = jobs[0].recipe.profile
         self._queue = JobQueue(jobs, observer)
         self._even_share = -(-len(jobs) // num_workers)  # rounded up
         for worker in idle:
@@ -228,7 +228,7 @@ class _TrainingPool(WorkerPool[Job]):
 
 def num_finishers(jobs: Sequence[Job]) -> int:
     """Return how many processes finish what this one trains on a GPU; 0 where it does all itself."""
-    if not has_gpu() or len(jobs) < FEWEST_SERIES or jobs[0].profile.family.is_formula:
+    if not has_gpu() or len(jobs) < FEWEST_SERIES or jobs[0].recipe.profile.family.is_formula:
         return 0
     return affordable_workers(min(num_usable_cores(), len(jobs)))
 
@@ -237,15 +237,14 @@ class FinisherPool(WorkerPool["TrainedSeries"]):
     """Processes that finish what this one trains.
 
     Args:
-        profile: That of all series.
-        device_settings: Those of the process that trains them.
+        recipe: That of all series.
         store: Folder of the feature store.
     """
 
-    def __init__(self, profile: Profile, device_settings: DeviceSettings, store: Path) -> None:
+    def __init__(self, recipe: Recipe, store: Path) -> None:
         super().__init__()
         self._num = 0
-        self._arguments = (profile, device_settings, store)
+        self._arguments = (recipe, store)
 
     def start(self, num: int) -> None:
         """Start the processes that are missing if there are to be at least so many."""
@@ -435,13 +434,13 @@ def _serve(pipe: Connection, profile: Profile, gpu: str | None, size: int | None
 
 
 @kept_programs()
-def _finish_series(pipe: Connection, profile: Profile, device_settings: DeviceSettings, folder: Path) -> None:
+def _finish_series(pipe: Connection, recipe: Recipe, folder: Path) -> None:
     """Be a process of `FinisherPool`: finish series that come through the pipe, one at a time."""
     with quiet_start():
         from v8.runs import local, stages  # noqa: PLC0415 - the module of a pool starts no TensorFlow
 
     with obeying_parent(pipe) as (observer, check):
-        trainer = local.new_trainer(profile, device_settings)
+        trainer = local.new_trainer(recipe)
         store = FeatureStore(folder)
         pipe.send(1)
         while True:

@@ -15,13 +15,12 @@ from typing import Any, Final
 
 from v8.annexes.live.app.answers import RequestError, public_error_json, without_paths
 from v8.api.arguments import checked_argument
-from v8.api.results import BacktestRequest, TrainRequest, backtest_for_python
+from v8.api.results import BacktestRequest, backtest_for_python
 from v8.api.results import train as train_in_child
 from v8.api.runs import leaderboard
 from v8.base.child import run_in_child
 from v8.base.errors import PARTS, V8Error
 from v8.base.hardware import process_variables
-from v8.base.process import command
 from v8.base.registry import advice
 from v8.profile.profile import profile_names
 from v8.runs.options import BacktestOptions, NumFolds, RunOptions
@@ -98,9 +97,7 @@ class Background:
             )
 
         def carry_out() -> Path:
-            continuing = command("run", *options.words())
-            request = TrainRequest(options, continuing)
-            trained = run_in_child(train_in_child, request, where="train", on_message=self._noting(work))
+            trained = run_in_child(train_in_child, options, where="train", on_message=self._noting(work))
             return Path(trained.path)
 
         return self._begin(work, carry_out)
@@ -121,8 +118,7 @@ class Background:
 
         def carry_out() -> Path:
             with tempfile.TemporaryDirectory(prefix="v8-") as place:
-                continuing = command("backtest", *options.words())
-                request = BacktestRequest(options, continuing, Path(place) / "forecasts.parquet")
+                request = BacktestRequest(options, Path(place) / "forecasts.parquet")
                 run_in_child(
                     backtest_for_python,
                     request,

@@ -21,7 +21,7 @@ from v8.data.market.series import Series
 from v8.data.market.sources.demo import DemoSource
 from v8.runs.engines import remote_placement
 from v8.runs.events import Event, EventCallback, Note, SeriesOutcome, SeriesStarted
-from v8.runs.plan import Job
+from v8.runs.plan import Job, Recipe
 from v8.runs.workers import JobQueue
 
 NAMES = ("BTCUSDT-15m", "ETHUSDT-15m", "BNBUSDT-15m", "XRPUSDT-15m")
@@ -106,10 +106,10 @@ class ToyRay:
 
 @pytest.fixture(scope="module")
 def jobs() -> list[Job]:
-    profile = tiny_profile()
+    recipe = Recipe(tiny_profile(), is_publishable=False)
     folder = Path("/nowhere")
     candles = [DemoSource().candles(Series.parse(name), 50, None) for name in NAMES]
-    return [Job(each, profile, 1, folder / str(each.series), False, 0.0) for each in candles]
+    return [Job(recipe, each, 1, folder / str(each.series)) for each in candles]
 
 
 def carried_out(

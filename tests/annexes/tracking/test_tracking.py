@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import yaml
 from forked import called
+from run_doubles import new_plan
 from tiny_profiles import tiny_profile
 
 from v8.base.errors import ProfileError
@@ -37,7 +38,6 @@ from v8.runs.events import (
     check_trackers,
     followers,
 )
-from v8.runs.plan import Plan
 
 REPOSITORY = Path(__file__).parents[3]
 SERIES = Series("BTCUSDT", "15m")
@@ -62,7 +62,7 @@ class FullDisk:
 
 
 def context(path: Path, notify: Callable[[Event], None] = lambda event: None) -> RunContext:
-    return RunContext(Plan(load_profile("range_paths"), path, {}), "demo", notify)
+    return RunContext(new_plan(load_profile("range_paths"), (), path), "demo", notify)
 
 
 def test_a_tracker_that_fails_is_dropped_with_one_note(

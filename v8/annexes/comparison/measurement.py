@@ -30,7 +30,7 @@ from v8.data.feature_store import FeatureStore
 from v8.data.market.candles import CandlePin, Candles, pin_of
 from v8.data.market.companions import Companions
 from v8.data.market.series import Series
-from v8.data.market.sources.source import CandleSource, SeriesLister, open_source
+from v8.data.market.sources.source import CandleSource, SeriesLister, dataset_of, open_source
 from v8.data.windows import table_columns
 from v8.forecaster.metadata import HISTORY_FILE, Metadata, read_metadata
 from v8.model.networks.programs import training_flop_per_window
@@ -41,7 +41,7 @@ from v8.runs.events import EpochEnded, Event, EventCallback, ObserverGroup, Seri
 from v8.runs.execution import run_plan
 from v8.runs.machine import measured_workers
 from v8.runs.options import chosen_series, require_covariate_files, served_series
-from v8.runs.plan import make_plan
+from v8.runs.plan import Plan, Recipe
 from v8.runs.run_folder import RunFolder, RunRecord, locate_run, read_run
 from v8.runs.serving import served_folder
 
@@ -345,13 +345,16 @@ def measure_training(request: TrainingRequest) -> dict[str, Any] | None:
     candle_source = open_source(options.source, data_dir=options.data_dir)
     record = read_run(request.run)
     series = [Series.parse(name) for name in record.series]
-    plan = make_plan(profile, series, request.run, tables=options.tables)
+    recipe = Recipe(profile, is_publishable=candle_source.is_publishable, dataset=dataset_of(candle_source))
+    plan = Plan(
+        recipe, request.run, dict.fromkeys(series, "pending"), record.command, tables=options.tables
+    ).as_recorded()
     fleet_size = request.fleet_size or (len(plan.series) if has_gpu() else 1)
     with tempfile.TemporaryDirectory() as folder:
         store = FeatureStore(Path(folder))
         engine = InProcessEngine(min(fleet_size, len(plan.series)), store=store)
         observer = ObserverGroup([EventCallback(_report), ReportWriter()])
-        run_plan(plan, candle_source, engine, observer, command=record.command)
+        run_plan(plan, candle_source, engine, observer)
         finished = read_run(plan.path).done
         if not finished:
             return None

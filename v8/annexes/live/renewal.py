@@ -77,7 +77,7 @@ from v8.runs.events import (
     run_isolated,
 )
 from v8.runs.execution import run_plan
-from v8.runs.plan import ArtifactSettings, Engine, Plan, make_plan
+from v8.runs.plan import Engine, Plan, Recipe
 from v8.runs.run_folder import RUN_FILE, now_iso, read_run
 from v8.runs.serving import SERVING_FILE, artifact_folder, generation_folder
 
@@ -422,13 +422,19 @@ class Renewal:
         serving = read_promotions(self.run)
         champions = {one_series: serving.place(str(one_series)).absolute() for one_series in series}
         has_onnx = any((folder / ONNX_FILE).exists() for folder in champions.values())
-        return make_plan(
+        recipe = Recipe(
             self.profile,
-            series,
-            generation_folder(self.run, generation),
-            artifact_settings=ArtifactSettings(has_onnx=has_onnx and has_onnx_packages()),
-            initial_models=champions if self.start == "champion" else {},
+            is_publishable=self.source.is_publishable,
+            has_onnx=has_onnx and has_onnx_packages(),
         )
+        return Plan(
+            recipe=recipe,
+            path=generation_folder(self.run, generation),
+            series=dict.fromkeys(series, "pending"),
+            command=self.command,
+            initial_models=champions if self.start == "champion" else {},
+            lists_all_series=True,
+        ).as_recorded()
 
     def renew(
         self, series: Sequence[Series], engine: Engine, observer: RunObserver
@@ -468,8 +474,6 @@ class Renewal:
             self._candles,
             engine,
             ObserverGroup([decision_maker, observer]),  # decisions before the report is drawn
-            command=self.command,
-            lists_all_series=True,
         )
         return GenerationResult(
             generation, tuple(decision_maker.decisions), summary.failures, summary.without_onnx

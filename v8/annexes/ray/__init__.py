@@ -222,7 +222,7 @@ class _Tasks:
         self._ray = ray
         self._observer = observer
         self._queue = JobQueue(jobs, observer)
-        is_formula = jobs[0].profile.family.is_formula
+        is_formula = jobs[0].recipe.profile.family.is_formula
         self._resource, variables = _task_resource(ray.cluster_resources(), placement, is_formula=is_formula)
         self._max_tasks = placement.num_workers
         self._fleet_size = placement.fleet_size
@@ -520,6 +520,6 @@ def _train_shard(jobs: Sequence[Job], fleet_size: int | None, observer: RunObser
         with light_start():
             from v8.runs import local  # noqa: PLC0415 - the driver must not start TensorFlow
 
-        size = fleet_size or local.suited_fleet_size(jobs[0].profile, len(jobs))
+        size = fleet_size or local.suited_fleet_size(jobs[0].recipe.profile, len(jobs))
         for outcome in local.InProcessEngine(size).train(jobs, observer):
             observer.on_event(outcome)

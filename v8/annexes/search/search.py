@@ -70,7 +70,7 @@ from v8.runs.backtest import (
 from v8.runs.engines import choose_engine
 from v8.runs.events import Note, RunObserver, observed
 from v8.runs.options import NumBars, NumFolds, chosen_series, require_covariate_files, served_series
-from v8.runs.plan import Engine, make_plan
+from v8.runs.plan import Engine
 
 START: Final = "start"  # folder of the profile that a search starts from, and its name among forecasters
 FILES: Final = ("winner.yaml", "trials.csv", "trials.json")  # that are written in the end
@@ -252,7 +252,7 @@ class Search:
         """
         self._require_own_files()
         start = self.start.profile
-        plan_of_all_folds = make_plan(start, self.start.series, self.path / START)
+        plan_of_all_folds = self.start.plan_run(self.path / START, self.start.series, self.source)
         with observed(self.observer, plan_of_all_folds, self.source.name) as observer:
             self._plan = begin_or_continue(self.path / START, self.start, self.source, observer)
         folds = self._plan.folds[: -self.num_later - 1]

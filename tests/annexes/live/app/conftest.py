@@ -119,11 +119,11 @@ def fleet_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     def train(home: Path) -> None:
         from v8.runs.events import RunObserver
         from v8.runs.local import InProcessEngine
-        from v8.runs.plan import Job
+        from v8.runs.plan import Job, Recipe
 
         def job(name: str) -> Job:
             candles = open_source("demo").candles(Series.parse(name), profile.newest_bars)
-            return Job(candles, profile, 7, home / "tiny" / name, is_publishable=True, candle_seconds=0.0)
+            return Job(Recipe(profile, is_publishable=True), candles, 7, home / "tiny" / name)
 
         record = RunRecord.begin(profile, "files", True, "python -m v8 run")
         with pytest.MonkeyPatch.context() as patch, RunFolder(home / "tiny", record) as folder:

@@ -45,7 +45,7 @@ from v8.publish.report.card import model_card
 from v8.publish.report.pictures import draw_forecast
 from v8.runs.events import RunObserver
 from v8.runs.local import InProcessEngine
-from v8.runs.plan import Job
+from v8.runs.plan import Job, Recipe
 from v8.runs.run_folder import RunFolder, RunRecord, read_run
 
 pytestmark = [pytest.mark.nightly, pytest.mark.tf]
@@ -70,7 +70,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     with pytest.MonkeyPatch.context() as patch, RunFolder(run, record) as folder:
         patch.setenv("V8_HOME", str(home / "caches"))
         (outcome,) = InProcessEngine().train(
-            [Job(candles, profile, 7, run / str(series), is_publishable=True, candle_seconds=0.0)],
+            [Job(Recipe(profile, is_publishable=True), candles, 7, run / str(series))],
             RunObserver(),
         )
         assert outcome.reason is None, outcome.trace
