@@ -76,6 +76,24 @@ def test_a_server_that_is_not_there_is_an_error_after_the_last_try(downloader, w
     assert len(waits) == 3
 
 
+def test_a_server_that_has_failed_is_tried_less_often_until_it_answers(
+    archive, downloader, waits, make_fault
+):
+    archive.files |= {"/a": b"candles", "/b": b"candles"}
+    archive.faults |= {"/a": [make_fault(status=503)] * 6, "/b": [make_fault(status=503)] * 10}
+
+    def num_tries(path):
+        before = len(waits)
+        with pytest.raises(DataError):
+            downloader.fetch(f"{archive.url}{path}", max_bytes=10)
+        return len(waits) - before + 1
+
+    assert [num_tries("/b"), num_tries("/b")] == [4, 3]
+    downloader.fetch(f"{archive.url}/absent", max_bytes=10)
+    assert [num_tries("/a")] == [4]
+    assert downloader.fetch(f"{archive.url}/a", max_bytes=10) == b"candles"
+
+
 @pytest.mark.parametrize("status", [403, 451])
 def test_a_refusal_is_an_error_at_once(archive, downloader, waits, make_fault, status):
     archive.files["/a"] = b""

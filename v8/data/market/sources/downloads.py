@@ -41,6 +41,9 @@ MOST_REDIRECTS = 3
 LONGEST_RETRY_AFTER_S = 120.0  # upper limit of the pause that a server can ask for
 LIMITS: Final = TimeLimits()
 PATIENCE: Final = RetryPolicy(most_asked_s=LONGEST_RETRY_AFTER_S)
+TRIES_OF_FAILING: Final = 3
+"""Most tries of a file of a server whose last download has failed after all its tries. So forty series of a
+server that cannot be reached take a minute, not ten, and those after half a minute without it are read."""
 
 _CHUNK_BYTES = 1 << 16
 _PASSING = frozenset({429, *range(500, 600)})  # status codes of temporary failures
@@ -144,6 +147,7 @@ class Downloader:
         self._limits = limits
         self._patience = replace(patience, most_s=limits.file_s, try_s=limits.try_s)
         self._downloads: list[_Download] = []
+        self._is_failing = False  # since the server last answered, a download has failed after all its tries
         self._pool = ThreadPoolExecutor(num_workers, thread_name_prefix="v8-download")
         self._client = HttpClient({}, max_redirects=MOST_REDIRECTS)
         resources = ExitStack()
@@ -201,21 +205,28 @@ class Downloader:
             DataError: If the file cannot be downloaded within the limits.
         """
         download = _Download(url, name or urlsplit(url).path.rpartition("/")[2], time.monotonic())
+        patience = self._patience
+        if self._is_failing:
+            patience = replace(patience, num_tries=min(TRIES_OF_FAILING, patience.num_tries))
 
         def request(remaining_s: float) -> bytes | None:
-            return self._request(download, max_bytes, auth)
+            content = self._request(download, max_bytes, auth)
+            self._is_failing = False
+            return content
 
         def failure(reason: RetryFailure) -> DataError:
-            return self._failure(download, reason.trouble, is_late=reason.is_late)
+            self._is_failing = True
+            limit = f"{patience.most_s:g} s" if reason.is_late else f"{patience.num_tries} tries"
+            return self._failure(download, reason.trouble, limit)
 
         def before_pause(trouble: TransientError, pause_s: float) -> None:
             if download.given_up.done():
-                raise self._failure(download, trouble, is_late=True)
+                raise self._failure(download, trouble, f"{patience.most_s:g} s")
             download.num_tries += 1
 
         self._downloads.append(download)
         try:
-            return self._patience.call(request, failure, before_pause=before_pause)
+            return patience.call(request, failure, before_pause=before_pause)
         finally:
             self._downloads.remove(download)
 
@@ -267,8 +278,7 @@ class Downloader:
             trouble = TransientError(f"a broken connection ({type(error).__name__})")
         raise trouble  # outside the handler: it must not be chained to a request, which may hold a password
 
-    def _failure(self, download: "_Download", trouble: TransientError, *, is_late: bool) -> DataError:
-        limit = f"{self._limits.file_s:g} s" if is_late else f"{self._patience.num_tries} tries"
+    def _failure(self, download: "_Download", trouble: TransientError, limit: str) -> DataError:
         return DataError(
             where=str(download),
             rule=f"must be downloaded within {limit}",
