@@ -57,8 +57,8 @@ def run(
         return
     continue_command = command("run", *options.words(), *cli.language_words(lang))
     prepared = PreparedRun.from_options(options, continue_command)
-    # After what is refused in a moment, and before TensorFlow starts. To find the GPU of `--device gpu`
-    # TensorFlow has started already, but then there is nothing to set.
+    # After what is refused in a moment, and before TensorFlow starts. With `--device gpu` it has started, to
+    # look for the GPU, and there is nothing to set.
     cli.settle_process(options.device)
     echo(f"{'Planning' if dry_run else 'Preparing'} a run of {prepared.plan.profile.name}.")
 

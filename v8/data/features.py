@@ -13,7 +13,7 @@ only the new rows are used.
 `compute_features` computes a table in one go; the store (`v8.data.feature_store`) keeps columns on disk and
 computes only the rows that are new.
 
-Shapes: N candles, K of them whose rows are stored already; R rows, which are the candles after the warm-up.
+Shapes here: N candles, K of them whose rows are stored already; R rows, the candles after the warm-up.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -249,11 +249,11 @@ def _compute(candles: Candles, ancestries: Mapping[str, Ancestry], num_stored: i
     `ancestries` say what each column is computed from.
     """
     block = np.full((len(ancestries), len(candles) - num_stored), np.nan, dtype=np.float32)
-    results = dict(zip(ancestries, block, strict=True))
+    results = dict(zip(ancestries, block, strict=True))  # each a row of the block, which `_fill` writes into
     for segment in segment_rows(candles.segment):
         if segment.stop > num_stored:
             _fill(results, candles, ancestries, segment, num_stored)
-    return {name: (_read_only(column),) for name, column in results.items()}
+    return {name: (_read_only(column),) for name, column in results.items()}  # of one chunk each
 
 
 def segment_rows(segment: NDArray[np.int32]) -> list[slice]:

@@ -108,9 +108,9 @@ def prepare_series(table: FeatureTable, profile: Profile) -> SeriesData:
     split = split_rows(len(table), profile, location=str(table.series), num_holes=int(table.segment[-1]))
     spans = {name: _span(table, rows, name, profile) for name, rows in split.items()}
     scaling = fit_scaling(spans["train"], split["train"], table_columns(profile))
-    # The closes by which price changes and amounts are divided, by origin: {"": that of the series itself,
-    # "BTCUSDT": that of the column `BTCUSDT.close`}. A symbol without one has only features that need none
-    # (the profile checks that).
+    # By origin the closes by which its features are divided; the origin "" is the series itself, others are
+    # symbols whose columns the profile uses ("BTCUSDT" has `BTCUSDT.close`). A symbol without a close has
+    # only features that need none (the profile checks that).
     closes = {}
     for origin in ("", *neighbours(profile.features)):
         name = with_origin(origin, CLOSE)
@@ -118,9 +118,9 @@ def prepare_series(table: FeatureTable, profile: Profile) -> SeriesData:
             closes[origin] = table.column(name).astype(np.float64)
     inputs_NF = scaling.scale_inputs(table.select(profile.features).astype(np.float64), closes)
     targets_NHC = {task: _targets(list(spans.values()), scaling, task) for task in profile.tasks}
-    # The unit is the recent range (`scaling: ranged`) or 1, raised to a floor. A scaled target is a return /
-    # unit, and a weight is unit / its mean over the train windows: so the weighted loss is in returns again,
-    # by which forecasts are evaluated.
+    # A target is a return divided by a unit: the recent range, at least a floor, with `scaling: ranged`, else
+    # 1. Its weight is the unit by its mean over the train windows. That undoes the division, so that the
+    # weighted loss is in returns, by which forecasts are evaluated.
     floored_N = scaling.floored_range(target_unit(table, profile))
     weight_N = floored_N / floored_N[spans["train"].anchors].mean()
     return SeriesData(

@@ -11,12 +11,12 @@ its candles are read; its files are left as they are.
 
 What happens goes to observers (`v8.runs.events`) as events. The way of one:
 
-    engine -> estimate (`train_jobs`)
+    engine -> estimate (`train_jobs`), and beside it
            -> `RunRecorder`, which writes run.json
            -> what leaves out repeated notes (`observed`)
            -> the observer of `run_plan`: display, trackers, and the writer of the report
 
-What is read, checked and chosen before training enters it at `RunRecorder`.
+Notes and failures from before training begin at `RunRecorder`.
 """
 
 from collections.abc import Sequence
@@ -64,7 +64,7 @@ def run_plan(plan: Plan, source: CandleSource, engine: Engine, observer: RunObse
         V8Error: If the folder is another run's, held by another process, or cannot be written.
         KeyboardInterrupt: When interrupted; the folder then shows how far each series is.
     """
-    record = RunRecord.begin(
+    record = RunRecord.begin(  # of a new run; one that is there is kept
         plan.profile,
         source.name,
         source.is_publishable,
@@ -77,7 +77,7 @@ def run_plan(plan: Plan, source: CandleSource, engine: Engine, observer: RunObse
         drop_notes = [_drop(series, folder) for series in plan.dropped]
         for series in plan.redone:
             folder.set_aside(series)
-        if plan.lists_all_series:
+        if plan.lists_all_series:  # a renewal of models does
             folder.add_series(plan.series)
         # The folder is held from here on: what another process has finished since planning is not done again.
         current = plan.with_statuses(folder.record.series)
@@ -123,7 +123,7 @@ def execute(
         folder.release_running()
     train_failures = [outcome for outcome in outcomes if outcome.reason is not None]
     failures += train_failures
-    # The reader refuses a finished series, too, if its candles are no longer those that it is pinned to.
+    # `CandleReader` refuses a finished series, too, if its candles are no longer those that it is pinned to.
     refused = {failure.series for failure in failures}
     finished_before = [
         series for series, status in plan.series.items() if status == "done" and series not in refused

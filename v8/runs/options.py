@@ -262,11 +262,11 @@ class PreparedRun:
     plan: "Plan"  # what is to be done
     source: CandleSource  # where candles come from
     engine: "Engine"  # what trains
-    trackers: "Sequence[RunObserver]"  # what keeps its curves
+    trackers: "Sequence[RunObserver]"  # what keeps its losses by epoch
     requested: Sequence[Series]  # those that the user named; none: all that there are
     is_smoke: bool  # whether its budget is too tiny for its errors to say anything
     repo: str | None  # repository of the Hub that it is published to in the end; None: it is not
-    candle_words: Sequence[str]  # words of the command line that find its candles' and tables' folders
+    candle_words: Sequence[str]  # flags by which later commands find the folders of its candles and tables
 
     @classmethod
     def from_options(cls, options: RunOptions, command: str) -> "PreparedRun":
@@ -275,8 +275,8 @@ class PreparedRun:
         `command` is the command line that continues the run, for the run's record and for messages.
 
         Whether the repository of the Hub can be written is checked by callers that carry the run out. A
-        series that the source lacks fails when its candles are read; before that only `missing_series` finds
-        it.
+        series that the source lacks fails when its candles are read; only `missing_series` finds it
+        earlier.
 
         Raises:
             V8Error: If one of the options cannot mean anything, or what it names is not there.
@@ -319,7 +319,7 @@ class PreparedRun:
         plan = Plan(
             recipe=recipe,
             path=path,
-            series=dict.fromkeys(series, "pending"),
+            series=dict.fromkeys(series, "pending"),  # `as_recorded` finds out how far each is
             command=command,
             redone=redone,
             dropped=dropped,

@@ -157,13 +157,12 @@ class SeriesInProgress:
     ) -> BaselineComparison | None:
         """Make the artefact; then the checkpoint goes.
 
-        Returns how its forecasts of candles compare with naive ones, if they are evaluated. Which baseline is
-        the best is known when all series of the run are finished.
+        Returns how its forecasts of candles compare with naive ones, if they are evaluated.
         """
         if isinstance(result, DivergedError):
             raise result  # `finish` makes it the outcome, as every error of this stage
         self._seconds.update(result.seconds)
-        self._data.forget_targets()
+        self._data.forget_targets()  # memory that only training needs
         with self._stage("evaluate"):
             model = trainer.serving_model(self._data, result.weights)
             test_results = self._calibrate_and_evaluate(model)
@@ -177,7 +176,7 @@ class SeriesInProgress:
         sample = sample_forecasts(self._data, forecasts.points, forecasts.quantiles)
         metadata = self._metadata(trainer, result, fleet_size, test_results)
         complete_artifact(self._job.folder, metadata.to_json(), result.history, sample)
-        shutil.rmtree(self._checkpoint.parent, ignore_errors=True)
+        shutil.rmtree(self._checkpoint.parent, ignore_errors=True)  # the folder `.training`
         evaluation = test_results.evaluation
         if evaluation is None:
             return None
@@ -186,7 +185,8 @@ class SeriesInProgress:
     def _calibrate_and_evaluate(self, model: PublishedModel) -> _TestSpanResults:
         """Calibrate a model, let it forecast the test span, and evaluate it there if that is wanted.
 
-        The range of prices and the importance of inputs let it forecast some of these windows again.
+        How often prices stay within the range ahead, and how much each kind of inputs matters, are found out
+        by forecasting some of these windows again.
         """
         # A profile may train a formula instead of a network; it has nothing to calibrate.
         calibration = calibrate(model, self._data) if isinstance(model, ServingModel) else None

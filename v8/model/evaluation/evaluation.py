@@ -1,9 +1,9 @@
 """The evaluation of one series: errors of the model's forecasts and quantiles, and of every baseline's.
 
-Of the model and of every installed baseline an evaluation keeps errors per step and column, counts, and the
-figures that significance tests start from. Means, skill scores and p-values are computed from them when they
-are needed, so the report, the metadata and the model card cannot disagree. How two errors compare is decided
-by the rule of `v8.model.evaluation.significance`.
+Of the model and of every installed baseline an evaluation keeps errors per step and column, counts, what
+tests of significance start from, the p-values of the confidence set, lines and hit rates. Means, skill scores
+and p-values of two are computed from them when they are needed, so the report, the metadata and the model
+card cannot disagree. How two errors compare is decided by the rule of `v8.model.evaluation.significance`.
 
 The verdict compares the model with two of them, naive and the best baseline, and is stored when all series of
 the run are evaluated (`v8.model.evaluation.leaderboard`).

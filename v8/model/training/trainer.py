@@ -8,7 +8,7 @@ and batches as arguments, so the next fleet of the same size needs no compilatio
 When half of the members have finished, the others move into a smaller program if that saves more time than
 its compilation takes.
 
-The arrays that a step changes, weights and optimiser of all models, are a `FleetState`
+The arrays that a step changes are a `FleetState`: weights, optimiser and sums of losses of all models
 (`v8.model.training.state`). What an epoch's losses mean for a member, its learning rate, best epoch and end,
 is its `Progress` (`v8.model.training.progress`).
 
@@ -415,7 +415,7 @@ class _FleetFit:
             final_record = training.progress.history[-1]
             if final_record.is_best:
                 training.best_weights = member_state.weights
-            if final_record.is_finite:
+            if final_record.is_finite:  # else the member has diverged, see `_finished_members`
                 self._save(training, member_state)
                 training.member.on_epoch(final_record)
         return epoch_s
@@ -423,7 +423,7 @@ class _FleetFit:
     def _train_epoch(self) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
         """Train for one epoch; return losses and last learning rates, each of shape (M,).
 
-        A loss is the mean over windows by their loss weights, which the step sums in `weight_sum`.
+        A loss is the weighted mean over windows: `loss_sum` by `weight_sum`, the sum of their weights.
         """
         is_active = np.array([training.is_active for training in self._trainings])
         self._state = self._state.with_empty_sums()

@@ -1,7 +1,7 @@
 """What a run shows of its finished series: leaderboard, report and timing.
 
 `ReportWriter` follows a run. It writes them after a series has ended, every few seconds at most, in a large
-run so seldom that it takes a twentieth of the time (`v8.base.storage`), and at the end of the run.
+run less often, so that writing takes at most a twentieth of the time (`v8.base.storage`), and at its end.
 
 Of each series the model in use is shown (`v8.runs.serving`). None of it is needed to go on: a file that
 cannot be written, and a series whose files are damaged, are reported and left out.
