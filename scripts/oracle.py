@@ -61,7 +61,7 @@ CHANGING |= {"format"}
 PAGE = "page: "
 """Begins the name of a text, whose words may change."""
 LEFT_OUT = {"timing.json", "manifest.json"}
-QUANTITY = re.compile(r"\b[\d.,]+ (ms|s|min|h|B|KB|MB|GB|GFLOP/s|windows/s)\b")
+QUANTITY = re.compile(r"\b[\d.,]+ ((ms|s|min|h|B|KB|MB|GB|GFLOP/s|windows/s)\b|毫秒|秒|分鐘|小時)")
 TODAY = re.compile(r"20(2[6-9]|[3-9]\d)-\d\d-\d\d([T ]\d\d:\d\d(:\d\d)?)?|python -m v8 \S+ [^<\"]*")
 
 
@@ -227,6 +227,9 @@ def digest(path: Path, out: Path) -> Iterator[tuple[str, str]]:
                     yield f"{name}:{key}", sha256(np.ascontiguousarray(arrays[key]).tobytes())
         case ".html" | ".md" | ".txt":
             yield f"{PAGE}{name}", sha256(text_of(path.read_text()).encode())
+        case ".js":  # a page in another language: a call with a JSON document
+            document = path.read_text().partition("(")[2].rpartition(")")[0]
+            yield name, sha256(json.dumps(steady(json.loads(document)), sort_keys=True).encode())
         case ".sqlite":
             rows = {
                 table: [[str(cell) for cell in row] for row in rows]
