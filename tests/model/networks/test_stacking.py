@@ -155,16 +155,15 @@ def test_a_twin_computes_what_the_stock_layers_compute(kind, num_models):
 COVERED_BY_ANOTHER = {"bilstm", "gru backwards", "gru from states backwards", "gru", "lstm backwards", "lstm"}
 
 
-@pytest.mark.parametrize("num_models", [pytest.param(1, marks=pytest.mark.nightly), NUM_MODELS])
 @pytest.mark.parametrize(
     "kind",
     [pytest.param(kind, marks=pytest.mark.nightly if kind in COVERED_BY_ANOTHER else ()) for kind in ALL],
 )
-def test_a_twin_has_the_gradients_of_the_stock_layers(kind, num_models):
-    networks = random_networks(kind, num_models)
+def test_a_twin_has_the_gradients_of_the_stock_layers(kind):
+    networks = random_networks(kind)
     fleet = fleet_of(networks)
     rng = np.random.default_rng(2)
-    x = rng.standard_normal((BATCH, num_models, STEPS, CHANNELS)).astype("float32")
+    x = rng.standard_normal((BATCH, NUM_MODELS, STEPS, CHANNELS)).astype("float32")
     upstream = rng.standard_normal((BATCH, *fleet.output.shape[1:])).astype("float32")
     dw, dx = gradients(compiled_gradients(fleet), fleet, x, upstream)
     for number, one in enumerate(networks):

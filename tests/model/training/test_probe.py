@@ -10,7 +10,7 @@ from tiny_profiles import tiny_profile
 
 from v8.model.networks.programs import ceiling_pct, training_flop_per_window
 from v8.model.training import probe
-from v8.profile.profile import Profile, load_profile
+from v8.profile.profile import Profile
 
 
 @pytest.fixture(scope="module")
@@ -99,17 +99,6 @@ def test_the_first_units_are_those_of_the_layer_that_reads_the_window() -> None:
     assert (short.family, short.encoder_units, short.dense_units) == ("lstm_dense", (6,), (6,))
     light = tiny_profile("dense_newest")
     assert probe.shortened(light) is light
-
-
-@pytest.mark.tf
-def test_a_batch_has_the_shapes_of_the_profile() -> None:
-    x_BMTF, y_BMHC = probe.random_batch(load_profile("aligned"), num_models=3)
-    assert x_BMTF.shape == (16, 3, 60, 12)
-    assert {task: values.shape for task, values in y_BMHC.items()} == {
-        "ohlc": (16, 3, 10, 4),
-        "bands": (16, 3, 10, 2),
-        "volatility": (16, 3, 10, 1),
-    }
 
 
 @pytest.mark.tf

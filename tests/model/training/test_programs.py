@@ -37,26 +37,28 @@ with kept_programs():
     print(json.dumps({"before": before, "after": found(), "weights": digest}))
 """
 FLAGS = """
-import os
+import json, os, sys
 from v8.model.networks.programs import kept_programs
-with kept_programs():
-    print(os.environ.get("TF_XLA_FLAGS"))
-print(os.environ.get("TF_XLA_FLAGS"))
+
+before = dict(os.environ)
+told = []
+for changed in json.loads(sys.argv[2]):
+    os.environ.clear()
+    os.environ.update(before | changed)
+    with kept_programs():
+        within = os.environ.get("TF_XLA_FLAGS")
+    told.append([within, os.environ.get("TF_XLA_FLAGS")])
+print(json.dumps(told))
 """
 
 
-def run(program: str, home: Path, **changed: str) -> list[str]:
-    """Run a program in a process of its own, and return its lines."""
-    env = {**os.environ, "V8_HOME": str(home), "PYTHONPATH": str(TESTS.parent), **changed}
-    words = [sys.executable, "-c", program, str(TESTS)]
-    process = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+def run(program: str, home: Path, *words: str) -> Any:
+    """Run a program in a process of its own, and return what it prints."""
+    env = {**os.environ, "V8_HOME": str(home), "PYTHONPATH": str(TESTS.parent)}
+    command = [sys.executable, "-c", program, str(TESTS), *words]
+    process = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stderr
-    return process.stdout.splitlines()
-
-
-def trained(home: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(run(TRAINING, home)[-1])
-    return content
+    return json.loads(process.stdout.splitlines()[-1])
 
 
 @pytest.mark.nightly
@@ -64,7 +66,7 @@ def test_the_next_process_reads_what_is_whole_compiles_the_rest_and_trains_the_s
     tmp_path: Path,
 ) -> None:
     """TensorFlow writes a file anew, under another number, whenever it did not take the one it found."""
-    first = trained(tmp_path)
+    first = run(TRAINING, tmp_path)
     assert first["before"] == {}
     kept = sorted(tmp_path.glob("programs/*/*.pb"), key=lambda file: file.stat().st_size)
     assert sorted(first["after"]) == sorted(file.name for file in kept)
@@ -73,7 +75,7 @@ def test_the_next_process_reads_what_is_whole_compiles_the_rest_and_trains_the_s
     content = bytearray(damaged.read_bytes())
     content[len(content) // 2] ^= 1
     damaged.write_bytes(content)
-    second = trained(tmp_path)
+    second = run(TRAINING, tmp_path)
     assert set(second["before"]) == {whole.name}
     assert set(second["after"]) == set(first["after"])
     assert second["after"][whole.name] == second["before"][whole.name]
@@ -82,29 +84,12 @@ def test_the_next_process_reads_what_is_whole_compiles_the_rest_and_trains_the_s
     assert not list(tmp_path.glob("programs/passing-*"))
 
 
-def test_tensorflow_is_told_of_a_folder_while_the_block_lasts(tmp_path: Path) -> None:
-    told, after = run(FLAGS, tmp_path / "home")
-    assert told.startswith(f"--tf_xla_persistent_cache_directory={tmp_path / 'home' / 'programs'}/passing-")
-    assert "--tf_xla_persistent_cache_device_types=CPU" in told
-    assert after == "None"
-
-
-def test_a_home_that_no_flag_can_name_keeps_nothing(tmp_path: Path) -> None:
-    assert run(FLAGS, tmp_path / "a user's home") == ["None", "None"]
-
-
-@pytest.mark.parametrize(
-    ("changed", "told"),
-    [
-        ({"KERAS_BACKEND": "jax"}, "None"),
-        ({"V8_HOME": __file__}, "None"),
-        (
-            {"TF_XLA_FLAGS": "--tf_xla_persistent_cache_directory=mine"},
-            "--tf_xla_persistent_cache_directory=mine",
-        ),
-    ],
-)
-def test_nothing_is_kept_of_jax_where_nothing_can_be_written_or_where_the_user_keeps_it(
-    changed: dict[str, str], told: str, tmp_path: Path
-) -> None:
-    assert run(FLAGS, tmp_path, **changed) == [told, told]
+def test_tensorflow_is_told_of_a_folder_while_the_block_lasts_where_one_can_be_kept(tmp_path: Path) -> None:
+    """Not of JAX, not where nothing can be written or no flag can name it, not where the user keeps them."""
+    own = "--tf_xla_persistent_cache_directory=mine"
+    nothing = ({"KERAS_BACKEND": "jax"}, {"V8_HOME": __file__}, {"V8_HOME": str(tmp_path / "a user's home")})
+    told, *others = run(FLAGS, tmp_path, json.dumps([{}, *nothing, {"TF_XLA_FLAGS": own}]))
+    assert told[0].startswith(f"--tf_xla_persistent_cache_directory={tmp_path / 'programs'}/passing-")
+    assert "--tf_xla_persistent_cache_device_types=CPU" in told[0]
+    assert told[1] is None
+    assert others == [[None, None]] * 3 + [[own, own]]

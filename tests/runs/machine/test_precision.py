@@ -110,7 +110,7 @@ def test_the_real_measurement_times_every_format(home: Path, monkeypatch: pytest
 
     monkeypatch.setattr(machine, "_time_steps", remembered)
     tasks = {"ohlc": {"weight": 1.0, "loss": "mae"}}
-    small = tiny_profile("lstm_dense", tasks=tasks, training=AUTO)  # every format is compiled by itself
+    small = tiny_profile("dense_newest", tasks=tasks, training=AUTO)  # every format is compiled by itself
     chosen = choose_precision(small, may_have_gpu=False, on_message=lambda text: None)
     assert set(found[0]) == set(FORMATS)
     assert chosen == fastest_format(found[-1])  # on the whole network where 16 bits won on one layer
