@@ -112,7 +112,7 @@ def in_python(function: Callable[Parameters, Result]) -> Callable[Parameters, Re
         }
         if parts["where"] in (command(), command("run")):
             parts["where"] = called
-        raise type(original)(**parts) from original
+        raise type(original)(**parts) from original.__cause__  # not from itself: it would be said twice
 
     return call
 
