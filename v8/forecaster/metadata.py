@@ -359,7 +359,8 @@ class Metadata:
                 where=str(file),
                 rule=f"must be the file whose sha256 {METADATA_FILE} records ({recorded[:12]})",
                 got="no such file" if actual is None else f"a file with sha256 {actual[:12]}",
-                fix="Restore the artefact's folder, or start a new run with param:fresh",
+                fix=f"Restore {file.parent}, download it again, or move it away and repeat the command that "
+                "trained it",
             )
         return file
 
