@@ -13,6 +13,9 @@ import pytest
 from forked import called
 from narrow import require_narrow
 
+from v8.data.market.series import Series
+from v8.data.market.sources.demo import DemoSource
+
 pytestmark = pytest.mark.process
 
 REPOSITORY = Path(__file__).parents[2]
@@ -44,5 +47,20 @@ def test_a_back_test_says_what_it_found_and_is_continued_only_as_it_was_begun(pl
     assert (place / "folds" / "fold-1" / "report.html").is_file()
     other = call(place, *SMALL, *ONE, "--epochs", "1", "--history", "2401")
     assert other.returncode != 0
-    assert "history_bars 2400 -> 2401" in other.stderr
+    assert "--history 2400 -> 2401" in other.stderr
     assert other.stderr.count("\n") == 1
+
+
+def test_a_named_series_in_no_fold_is_a_failure_the_first_time_and_again(place: Path) -> None:
+    candles = place / "candles"
+    candles.mkdir()
+    frame = DemoSource().candles(Series.parse("BTCUSDT-15m"), 2_400).to_frame()
+    frame.to_csv(candles / "BTCUSDT-15m.csv")
+    frame[-100:].to_csv(candles / "ETHUSDT-15m.csv")  # too few for a fold
+    named = [word for name in ("BTC", "ETH", "XYZ") for word in ("--series", f"{name}USDT-15m")]
+    where = ("--source", "files", "--data-dir", "candles", "--out", "lacking", "--workers", "1")
+    for _ in range(2):
+        process = call(place, *SMALL, *where, *named)
+        assert process.returncode == 4, process.stderr
+        assert "1 fold of 3 series" in process.stdout
+        assert re.search("Without candles.*XYZUSDT-15m", process.stdout, flags=re.DOTALL)

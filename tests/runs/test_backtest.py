@@ -188,9 +188,11 @@ def test_the_plan_stays_when_the_candles_move_on(undisturbed: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"num_folds": 3}, "num_folds 2 -> 3"),
-        ({"series": SERIES[:1]}, "series 2 series -> 1 series"),
-        ({"history_bars": None}, "history_bars 2400 -> None"),
+        ({"num_folds": 3}, "other values: --folds 2 -> 3"),
+        ({"series": SERIES[:1]}, f"other values: without {SERIES[1]}"),
+        ({"series": [SERIES[0], Series.parse("XYZUSDT-1h")]}, f"without {SERIES[1]}, with XYZUSDT-1h"),
+        ({"series": SERIES[::-1]}, "the series in another order"),
+        ({"history_bars": None}, "--history 2400 -> None"),
         ({"profile": formula().with_budget(newest_bars=2_300)}, "profile [0-9a-f]{12} -> "),
     ],
 )

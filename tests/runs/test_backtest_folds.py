@@ -88,6 +88,6 @@ def test_timeframes_have_moments_of_their_own() -> None:
 def test_a_history_that_is_too_short_says_how_much_is_needed() -> None:
     profile = short_profile(1_000)
     needed = 1_000 + 2 * fewest_step_bars(profile)
-    with pytest.raises(DataError, match=rf"3 folds of 15m: need {needed:,} candles .*; got {needed - 1:,}, "):
+    with pytest.raises(DataError, match=rf"3 folds of 15m: need {needed:,} bars, .*; got {needed - 1:,}, "):
         lay_folds({COINS[0]: of_bars(0, needed - 1)}, profile, 3)
     assert len(lay_folds({COINS[0]: of_bars(0, needed)}, profile, 3)) == 3

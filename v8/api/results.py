@@ -172,7 +172,8 @@ def backtest_for_python(request: BacktestRequest) -> bool:
     """Carry out a back-test in a process of its own, which sends lines about it, and write its forecasts.
 
     Returns:
-        Whether every series of every fold is in the file; there is no file if no fold was finished.
+        Whether every series of every fold, and every one that was named, is in the file; there is no file if
+        no fold was finished.
     """
     watch_interrupts()
     continuing = command("backtest", *request.options.words())
@@ -185,12 +186,16 @@ def backtest_for_python(request: BacktestRequest) -> bool:
     for lines in page.verdicts(results):
         for line in lines:
             send_message(line)
+    for name in results.plan.left_out:
+        reason = (results.plan.missing or {}).get(name, "too few candles for a fold")
+        send_message(f"{name} is left out: {reason}")
     send_message(f"Written: {', '.join(map(str, finished.files))}")
     if not results.cells:
         return False
     opened = OpenedSource(source, prepared.backtest.tables)
     is_complete = _write_parquet(prepared.path, request.file, lambda _: opened)
-    return is_complete and not results.failures
+    lacks_named = bool(request.options.series and results.plan.left_out)
+    return is_complete and not results.failures and not lacks_named
 
 
 def _write_parquet(place: Path, file: Path, open_source: OpenSource, names: Sequence[str] = ()) -> bool:

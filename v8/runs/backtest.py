@@ -94,6 +94,12 @@ class BacktestPlan(run_folder.RunStart):
     folds: tuple[Fold, ...] = ()  # in the order of time
     missing: Mapping[SeriesName, str] | None = None  # per series without candles: the reason
 
+    @property
+    def left_out(self) -> list[str]:
+        """Series that take part in no fold: they have no candles, or too few."""
+        included = {name for fold in self.folds for name in fold.newest_s}
+        return [name for name in self.series if name not in included]
+
     def contradiction(self) -> tuple[str, str] | None:
         """Return a key whose value contradicts the others, and a description of it; None if there is none."""
         if len(set(self.series)) < len(self.series):
@@ -304,10 +310,11 @@ def _fold_ends(
     if num_bars < needed and num_folds > 1:
         raise DataError(
             where=f"{num_folds} folds of {timeframe}",
-            rule=f"need {needed:,} candles of half of the series: {fold_bars:,} of the first fold, and "
-            f"{fewest_step_bars(profile):,} more for each other one",
+            rule=f"need {needed:,} bars, holes included, of half of the series: {fold_bars:,} of the first "
+            f"fold, and {fewest_step_bars(profile):,} more for each other one",
             got=f"{num_bars:,}, {iso(start_s)} to {iso(newest_s)}",
-            fix="Lower param:folds or param:bars, or take a source with a longer history",
+            fix="Lower param:folds or param:bars, raise param:history if it is given, or take a source with "
+            "a longer history",
         )
     step_bars = (num_bars - fold_bars) // max(1, num_folds - 1)
     return [newest_s - steps * step_bars * bar_s for steps in reversed(range(num_folds))]
@@ -399,11 +406,16 @@ def require_same(path: Path, recorded: BacktestPlan, requested: BacktestPlan) ->
         ArtifactError: If profile, source, series, or the number or length of the folds differ.
     """
     changes = []
-    for name in ("profile_digest", "source", "series", "num_folds", "history_bars"):
-        old = getattr(recorded, name)
-        new = getattr(requested, name)
+    names = {"profile_digest": "profile", "source": "source", "num_folds": "param:folds"}
+    for key, name in (names | {"history_bars": "param:history"}).items():
+        old = getattr(recorded, key)
+        new = getattr(requested, key)
         if old != new:
-            changes.append(f"{name.removesuffix('_digest')} {_brief(old)} -> {_brief(new)}")
+            changes.append(f"{name} {str(old)[:12]} -> {str(new)[:12]}")
+    changes += [f"without {name}" for name in recorded.series if name not in requested.series]
+    changes += [f"with {name}" for name in requested.series if name not in recorded.series]
+    if not changes and recorded.series != requested.series:
+        changes.append("the series in another order")
     if changes:
         raise ArtifactError(
             where=str(path),
@@ -411,11 +423,6 @@ def require_same(path: Path, recorded: BacktestPlan, requested: BacktestPlan) ->
             got=f"other values: {listed(changes)}",
             fix="Undo the change, or start another with param:out",
         )
-
-
-def _brief(value: Any) -> str:
-    """Write a value of a plan in at most a few characters."""
-    return f"{len(value)} series" if isinstance(value, tuple) else str(value)[:12]
 
 
 @dataclass(frozen=True, kw_only=True)
