@@ -262,7 +262,7 @@ def _fit_constants(train: Span, variance_of: Callable[[Span], FloatArray]) -> Fo
 
     The variance of a bar is the same at all steps, shape (N,), or the mean of the bars up to each, (N, H).
     """
-    variance_NH1 = np.broadcast_to(_by_column(variance_of(train)), (*train.naive_deviation.shape, 1))
+    variance_NH1 = np.broadcast_to(_by_column(variance_of(train)), (len(train), train.horizon_bars, 1))
     constants = {}
     for task, moved_NHC in train.moves().items():
         constants_HC = []
