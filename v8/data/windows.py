@@ -108,9 +108,9 @@ def prepare_series(table: FeatureTable, profile: Profile) -> SeriesData:
     split = split_rows(len(table), profile, location=str(table.series), num_holes=int(table.segment[-1]))
     spans = {name: _span(table, rows, name, profile) for name, rows in split.items()}
     scaling = fit_scaling(spans["train"], split["train"], table_columns(profile))
-    # By origin the closes by which its features are divided; the origin "" is the series itself, others are
-    # symbols whose columns the profile uses ("BTCUSDT" has `BTCUSDT.close`). A symbol without a close has
-    # only features that need none (the profile checks that).
+    # `closes` maps an origin to the closes by which its features are divided. The origin "" is the series
+    # itself, others are symbols whose columns the profile uses ("BTCUSDT" has `BTCUSDT.close`). A symbol
+    # without a close has only features that need none (the profile checks that).
     closes = {}
     for origin in ("", *neighbours(profile.features)):
         name = with_origin(origin, CLOSE)
@@ -119,8 +119,8 @@ def prepare_series(table: FeatureTable, profile: Profile) -> SeriesData:
     inputs_NF = scaling.scale_inputs(table.select(profile.features).astype(np.float64), closes)
     targets_NHC = {task: _targets(list(spans.values()), scaling, task) for task in profile.tasks}
     # A target is a return divided by a unit: the recent range, at least a floor, with `scaling: ranged`, else
-    # 1. Its weight is the unit by its mean over the train windows. That undoes the division, so that the
-    # weighted loss is in returns, by which forecasts are evaluated.
+    # 1. Its weight is the unit divided by the mean unit of the train windows. That undoes the division: the
+    # weighted loss is in returns (shares of the last close), by which forecasts are evaluated.
     floored_N = scaling.floored_range(target_unit(table, profile))
     weight_N = floored_N / floored_N[spans["train"].anchors].mean()
     return SeriesData(

@@ -11,12 +11,11 @@ its candles are read; its files are left as they are.
 
 What happens goes to observers (`v8.runs.events`) as events. The way of one:
 
-    engine -> estimate (`train_jobs`), and beside it
-           -> `RunRecorder`, which writes run.json
+    engine -> `RunRecorder`, which writes run.json (`train_jobs` also shows them to its estimate)
            -> what leaves out repeated notes (`observed`)
            -> the observer of `run_plan`: display, trackers, and the writer of the report
 
-Notes and failures from before training begin at `RunRecorder`.
+Notes and failures from before training begin at `RunRecorder`, warnings and notes of dropped series after it.
 """
 
 from collections.abc import Sequence
@@ -77,7 +76,7 @@ def run_plan(plan: Plan, source: CandleSource, engine: Engine, observer: RunObse
         drop_notes = [_drop(series, folder) for series in plan.dropped]
         for series in plan.redone:
             folder.set_aside(series)
-        if plan.lists_all_series:  # a renewal of models does
+        if plan.lists_all_series:  # a later generation of models does, see `Plan`
             folder.add_series(plan.series)
         # The folder is held from here on: what another process has finished since planning is not done again.
         current = plan.with_statuses(folder.record.series)

@@ -162,8 +162,8 @@ class SeriesPipeline:
         results = self._trainer.fit_fleet([series.fleet_member() for series in fleet])
         while unfinished:
             # A member that diverges is a result. An error ends the whole program and does not say whose it
-            # is: in a fleet of one the outcome is that of its series. In a larger one the series that it
-            # names is any of them, and only its reason counts.
+            # is: in a fleet of one the outcome is that of its series. In a larger one `unfinished[0]` need
+            # not be the guilty one, and only the reason counts.
             next_result, outcome = run_isolated(unfinished[0].series, lambda: next(results))
             if next_result is None and len(fleet) == 1:
                 yield outcome

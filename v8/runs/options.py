@@ -275,8 +275,8 @@ class PreparedRun:
         `command` is the command line that continues the run, for the run's record and for messages.
 
         Whether the repository of the Hub can be written is checked by callers that carry the run out. A
-        series that the source lacks fails when its candles are read; only `missing_series` finds it
-        earlier.
+        series that the source lacks fails when its candles are read; only `missing_series`, which a dry run
+        calls, finds it earlier.
 
         Raises:
             V8Error: If one of the options cannot mean anything, or what it names is not there.

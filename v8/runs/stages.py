@@ -185,8 +185,7 @@ class SeriesInProgress:
     def _calibrate_and_evaluate(self, model: PublishedModel) -> _TestSpanResults:
         """Calibrate a model, let it forecast the test span, and evaluate it there if that is wanted.
 
-        How often prices stay within the range ahead, and how much each kind of inputs matters, are found out
-        by forecasting some of these windows again.
+        The coverage of the price range and the importance of inputs need forecasts of some windows again.
         """
         # A profile may train a formula instead of a network; it has nothing to calibrate.
         calibration = calibrate(model, self._data) if isinstance(model, ServingModel) else None

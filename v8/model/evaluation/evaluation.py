@@ -1,9 +1,10 @@
 """The evaluation of one series: errors of the model's forecasts and quantiles, and of every baseline's.
 
 Of the model and of every installed baseline an evaluation keeps errors per step and column, counts, what
-tests of significance start from, the p-values of the confidence set, lines and hit rates. Means, skill scores
-and p-values of two are computed from them when they are needed, so the report, the metadata and the model
-card cannot disagree. How two errors compare is decided by the rule of `v8.model.evaluation.significance`.
+tests of significance start from, the p-values of the model confidence set (methods that cannot be told apart
+from the best), calibration lines and hit rates. Means, skill scores and p-values of two forecasters are
+computed from them when they are needed, so the report, the metadata and the model card cannot disagree. How
+two errors compare is decided by the rule of `v8.model.evaluation.significance`.
 
 The verdict compares the model with two of them, naive and the best baseline, and is stored when all series of
 the run are evaluated (`v8.model.evaluation.leaderboard`).
@@ -267,13 +268,12 @@ def evaluate_test_span(
     """Evaluate a model and every baseline on the test span.
 
     A task's reference is the baseline of `configs/references.yaml`. Where none is named or it is not
-    installed, the errors of baselines on the validation span are noted, too: there the best one is chosen, so
-    that no model is compared with a baseline that was picked on the test span. A baseline is fitted once for
-    both.
+    installed, the best baseline is chosen later, by errors on the validation span that are noted here, never
+    by those on the test span. Each baseline is fitted once for both spans.
     """
     train = data.spans["train"]
     fitted = _fitted_baselines(train, data.scaling)
-    train.forget_many()
+    train.forget_many()  # frees its large caches
     evaluation, losses = _evaluate(data.spans["test"], model_forecasts, fitted)
     tasks_without_reference = [task for task in evaluation.tasks if reference_baseline(task) not in fitted]
     validation_errors = _baseline_errors(data.spans["validation"], tasks_without_reference, fitted)

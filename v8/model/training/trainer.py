@@ -323,7 +323,7 @@ class _FleetFit:
     def run(self) -> FleetResults:
         """Train epoch by epoch; yield the members that end."""
         self._start()
-        yield from self._finished_members()  # whose checkpoints were written after their last epoch
+        yield from self._finished_members()  # those whose last epoch ended before a restart
         while self._active_slots:
             epoch_s = self._run_epoch()
             yield from self._finished_members()
@@ -423,7 +423,7 @@ class _FleetFit:
     def _train_epoch(self) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
         """Train for one epoch; return losses and last learning rates, each of shape (M,).
 
-        A loss is the weighted mean over windows: `loss_sum` by `weight_sum`, the sum of their weights.
+        A loss is the weighted mean over windows: `loss_sum` divided by the sum of weights, `weight_sum`.
         """
         is_active = np.array([training.is_active for training in self._trainings])
         self._state = self._state.with_empty_sums()
