@@ -43,7 +43,7 @@ LIMITS: Final = TimeLimits()
 PATIENCE: Final = RetryPolicy(most_asked_s=LONGEST_RETRY_AFTER_S)
 TRIES_OF_FAILING: Final = 3
 """Most tries of a file of a server whose last download has failed after all its tries. So forty series of a
-server that cannot be reached take a minute, not ten, and those after half a minute without it are read."""
+server that cannot be reached take a minute, not eight, and those after half a minute without it are read."""
 
 _CHUNK_BYTES = 1 << 16
 _PASSING = frozenset({429, *range(500, 600)})  # status codes of temporary failures
