@@ -265,32 +265,37 @@ def _fit_constants(train: Span, variance_of: Callable[[Span], FloatArray]) -> Fo
     variance_NH1 = np.broadcast_to(_by_column(variance_of(train)), (len(train), train.horizon_bars, 1))
     constants = {}
     for task, moved_NHC in train.moves().items():
-        constants_HC = []
-        for step, weight in enumerate(future_weights(train.horizon_bars)):
-            variance_N1 = variance_NH1[:, step]
-            if TASKS[task].has_window:
-                # Variance of the twenty closes = that of the naive forecast + constant x future variance. The
-                # error of a column is that of its deviation, so its slope in the constant is the weight in
-                # the median. A column in the middle of the bands (0 deviations) contains no information about
-                # it.
-                per_column = TASKS[task].column_deviations
-                moved_NC = moved_NHC[:, step]
-                grown_NC = np.divide(moved_NC, per_column, out=np.zeros_like(moved_NC), where=per_column != 0)
-                naive_N1 = train.naive_deviation[:, step, None]
-                ahead_N1 = variance_N1 * weight
-                added_NC = np.maximum(naive_N1 + grown_NC, 0.0) ** 2 - naive_N1**2
-                slope_N1 = ahead_N1 / np.sqrt(naive_N1**2 + ahead_N1 + np.finfo(float).tiny)
-                constants_HC.append(_constants(added_NC, ahead_N1, slope_N1))
-            else:
-                # Distance from the last close = constant x root of the bar's variance.
-                deviation_N1 = np.sqrt(variance_N1)
-                constants_HC.append(_constants(moved_NHC[:, step], deviation_N1, deviation_N1))
+        # Step by step: of many windows all steps together take gigabytes.
+        constants_HC = [
+            _constants_of_step(train, task, step, moved_NHC[:, step], variance_NH1[:, step])
+            for step in range(train.horizon_bars)
+        ]
         constants[task] = np.stack(constants_HC)
 
     return lambda span: {
         task: _ranged(span, task, _by_column(variance_of(span)), constant)
         for task, constant in constants.items()
     }
+
+
+def _constants_of_step(
+    train: Span, task: str, step: int, moved_NC: FloatArray, variance_N1: FloatArray
+) -> FloatArray:
+    """Fit the constants of one step of a task, (C,), to the variances of a bar."""
+    if not TASKS[task].has_window:
+        # Distance from the last close = constant x root of the bar's variance.
+        deviation_N1 = np.sqrt(variance_N1)
+        return _constants(moved_NC, deviation_N1, deviation_N1)
+    # Variance of the twenty closes = that of the naive forecast + constant x future variance. The error of a
+    # column is that of its deviation, so its slope in the constant is the weight in the median. A column in
+    # the middle of the bands (0 deviations) contains no information about it.
+    per_column = TASKS[task].column_deviations
+    grown_NC = np.divide(moved_NC, per_column, out=np.zeros_like(moved_NC), where=per_column != 0)
+    naive_N1 = train.naive_deviation[:, step, None]
+    ahead_N1 = variance_N1 * future_weights(train.horizon_bars)[step]
+    added_NC = np.maximum(naive_N1 + grown_NC, 0.0) ** 2 - naive_N1**2
+    slope_N1 = ahead_N1 / np.sqrt(naive_N1**2 + ahead_N1 + np.finfo(float).tiny)
+    return _constants(added_NC, ahead_N1, slope_N1)
 
 
 def _by_column(variance: FloatArray) -> FloatArray:

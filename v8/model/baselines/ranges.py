@@ -57,7 +57,7 @@ from v8.base.arrays import (
     reduced_rows,
     weighted_median,
 )
-from v8.data.span import WINDOWS_AT_ONCE, Span, undersampled_waves
+from v8.data.span import Span, undersampled_waves
 from v8.model.baselines.paths import MIRRORED, mirrored_path_quantiles
 from v8.profile.columns import (
     CLOSE,
@@ -353,8 +353,7 @@ def by_step(span: Span, ranges_WH: FloatArray) -> Terms:
         # One kind at a time, and in pieces: of a million windows each takes 160 MB, and so would what is
         # between.
         terms_WHR = np.empty((*ranges_WH.shape, 2))
-        for start in range(0, len(span), WINDOWS_AT_ONCE):
-            rows = slice(start, start + WINDOWS_AT_ONCE)
+        for rows, _ in span.pieces():
             variances_WH = RANGE_TO_VARIANCE * np.square(ranges_WH[rows])
             if has_window:
                 terms_WHR[rows] = _window_terms(np, variances_WH, span.naive_closes.deviation[rows])
