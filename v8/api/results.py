@@ -186,16 +186,14 @@ def backtest_for_python(request: BacktestRequest) -> bool:
     for lines in page.verdicts(results):
         for line in lines:
             send_message(line)
-    for name in results.plan.left_out:
-        reason = (results.plan.missing or {}).get(name, "too few candles for a fold")
+    for name, reason in results.plan.left_out.items():
         send_message(f"{name} is left out: {reason}")
     send_message(f"Written: {', '.join(map(str, finished.files))}")
     if not results.cells:
         return False
     opened = OpenedSource(source, prepared.backtest.tables)
     is_complete = _write_parquet(prepared.path, request.file, lambda _: opened)
-    lacks_named = bool(request.options.series and results.plan.left_out)
-    return is_complete and not results.failures and not lacks_named
+    return is_complete and results.is_complete(request.options.series)
 
 
 def _write_parquet(place: Path, file: Path, open_source: OpenSource, names: Sequence[str] = ()) -> bool:

@@ -379,8 +379,7 @@ def backtest(
 
     cli.settle_process(options.device)
     results = evaluate_and_print(out, prepared.backtest, candles, prepared.engine)
-    lacks_named = bool(options.series and results.plan.left_out)
-    exit_code = SeriesError.exit_code if results.failures or lacks_named else 0
+    exit_code = 0 if results.is_complete(options.series) else SeriesError.exit_code
     if prepared.num_seeds > 1:
         from v8.cli.runs import repeat_with_seeds
 

@@ -95,10 +95,15 @@ class BacktestPlan(run_folder.RunStart):
     missing: Mapping[SeriesName, str] | None = None  # per series without candles: the reason
 
     @property
-    def left_out(self) -> list[str]:
-        """Series that take part in no fold: they have no candles, or too few."""
+    def left_out(self) -> dict[str, str]:
+        """Series that take part in no fold, and why: they have no candles, or too few."""
         included = {name for fold in self.folds for name in fold.newest_s}
-        return [name for name in self.series if name not in included]
+        reasons = self.missing or {}
+        return {
+            name: reasons.get(name, "too few candles for a fold")
+            for name in self.series
+            if name not in included
+        }
 
     def contradiction(self) -> tuple[str, str] | None:
         """Return a key whose value contradicts the others, and a description of it; None if there is none."""
@@ -191,7 +196,7 @@ def run_fold(
     """Finish every series of a fold that can be finished; arguments as for `run_folds`."""
     series = [Series.parse(name) for name in fold.newest_s]
     plan = options.plan_run(path / fold.folder, series, source)
-    return run_plan(plan.as_recorded(), CutOffSource(source, fold.newest_s), engine, observer)
+    return run_plan(plan, CutOffSource(source, fold.newest_s), engine, observer)
 
 
 def begin_or_continue(
@@ -399,6 +404,15 @@ def recorded_folders(place: Path) -> RecordedFolders:
     return RecordedFolders()
 
 
+_SAME: Final = {
+    "profile_digest": "profile",
+    "source": "source",
+    "num_folds": "param:folds",
+    "history_bars": "param:history",
+}
+"""Keys of a plan that stay the same when it is continued, beside its series, and what messages call them."""
+
+
 def require_same(path: Path, recorded: BacktestPlan, requested: BacktestPlan) -> None:
     """Check that a back-test is continued with what it was started with.
 
@@ -406,8 +420,7 @@ def require_same(path: Path, recorded: BacktestPlan, requested: BacktestPlan) ->
         ArtifactError: If profile, source, series, or the number or length of the folds differ.
     """
     changes = []
-    names = {"profile_digest": "profile", "source": "source", "num_folds": "param:folds"}
-    for key, name in (names | {"history_bars": "param:history"}).items():
+    for key, name in _SAME.items():
         old = getattr(recorded, key)
         new = getattr(requested, key)
         if old != new:
@@ -437,6 +450,13 @@ class BacktestResults(FoldSummary):
         """By the number of a fold: how many models are evaluated, and how many take part."""
         num_evaluated = Counter(fold for fold, _ in self.cells)
         return {fold.number: (num_evaluated[fold.number], len(fold.newest_s)) for fold in self.plan.folds}
+
+    def is_complete(self, named: Sequence[str]) -> bool:
+        """Whether every series of every fold is finished, and all of some named ones are in a fold.
+
+        Where none is named, all of a source take part, of which some may have no candles yet.
+        """
+        return not self.failures and not (named and self.plan.left_out)
 
     @property
     def tasks(self) -> list[str]:

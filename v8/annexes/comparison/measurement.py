@@ -347,8 +347,12 @@ def measure_training(request: TrainingRequest) -> dict[str, Any] | None:
     series = [Series.parse(name) for name in record.series]
     recipe = Recipe(profile, is_publishable=candle_source.is_publishable, dataset=dataset_of(candle_source))
     plan = Plan(
-        recipe, request.run, dict.fromkeys(series, "pending"), record.command, tables=options.tables
-    ).as_recorded()
+        recipe=recipe,
+        path=request.run,
+        series=dict.fromkeys(series, "pending"),
+        command=record.command,
+        tables=options.tables,
+    )
     fleet_size = request.fleet_size or (len(plan.series) if has_gpu() else 1)
     with tempfile.TemporaryDirectory() as folder:
         store = FeatureStore(Path(folder))

@@ -434,7 +434,7 @@ class Renewal:
             command=self.command,
             initial_models=champions if self.start == "champion" else {},
             lists_all_series=True,
-        ).as_recorded()
+        )
 
     def renew(
         self, series: Sequence[Series], engine: Engine, observer: RunObserver
