@@ -11,6 +11,6 @@ ruff check . || exit /b 1
 ruff format --check . || exit /b 1
 mypy || exit /b 1
 lint-imports || exit /b 1
-python scripts\plain.py v8 scripts --limits || exit /b 1
+python scripts\plain.py v8 scripts docs\bridges --limits || exit /b 1
 python -m pytest %*
 exit /b %ERRORLEVEL%

@@ -26,6 +26,8 @@ from documentation.reference import REPOSITORY, pages
 from v8.base.version import VERSION
 
 DOCS: Final = REPOSITORY / "docs"
+BRIDGES: Final = DOCS / "bridges"
+"""Files that users take into other programs; the pages on these link them."""
 ENGLISH = "en"
 CHINESE = "zh-TW"
 LANGUAGES: Final = (ENGLISH, CHINESE)
@@ -106,6 +108,7 @@ def _staged(language: str, out: Path, written: dict[str, str]) -> Path:
     (out / "docs" / "notebooks").mkdir()
     for name in notebooks.names():
         shutil.copy(notebooks.NOTEBOOKS / f"{name}.ipynb", out / "docs" / "notebooks")
+    shutil.copytree(BRIDGES, out / "docs" / "bridges", ignore=shutil.ignore_patterns("__pycache__"))
     for path, text in written.items():
         (out / "docs" / path).parent.mkdir(parents=True, exist_ok=True)
         (out / "docs" / path).write_text(text, "utf-8")

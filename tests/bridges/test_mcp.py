@@ -30,7 +30,7 @@ from v8.data.market.sources.source import open_source
 from v8.forecaster.forecaster import Forecaster
 from v8.publish.hub.places import open_place
 
-SERVER = Path(__file__).parents[2] / "scripts/bridges/mcp/v8_mcp.py"
+SERVER = Path(__file__).parents[2] / "docs/bridges/mcp/v8_mcp.py"
 SERIES = "BTCUSDT-15m"
 
 

@@ -214,6 +214,7 @@ def test_every_link_between_pages_leads_to_a_page() -> None:
     research = sorted((REPOSITORY / "docs/research").glob("*.md"))
     known |= {f"research/{page.name}" for page in research}
     known |= {f"notebooks/{name}.md" for name in notebooks.names()}
+    known |= {file.relative_to(REPOSITORY / "docs").as_posix() for file in pages.BRIDGES.rglob("*.py")}
     # A page with its place on the site; the logs of research lie in a folder of the English pages there.
     places = [(page, page.relative_to(root)) for root in (ENGLISH, CHINESE) for page in root.rglob("*.md")]
     places += [(page, Path("research", page.name)) for page in research]

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from local_server import LocalServer, QuietHandler
 
-BRIDGE = Path(__file__).parents[2] / "scripts/bridges/freqtrade"
+BRIDGE = Path(__file__).parents[2] / "docs/bridges/freqtrade"
 
 
 FREQAI_PACKAGES = ("datasieve", "sklearn")

@@ -25,7 +25,7 @@ from v8.data.market.sources.source import open_source
 pytest.importorskip("ccxt", reason="the package ccxt is not installed: pip install 'v8-forecasters[ccxt]'")
 pytestmark = pytest.mark.usefixtures("unloaded")
 
-PLUGIN = Path(__file__).parents[4] / "scripts/bridges/ccxt/ccxt_source.py"
+PLUGIN = Path(__file__).parents[4] / "docs/bridges/ccxt/ccxt_source.py"
 SERIES = Series.parse("BTCUSDT-15m")
 START_S = 1_704_067_200
 NUM_BARS = 3_000

@@ -230,7 +230,7 @@ def _refusal(rule: str, got: object, fix: str) -> NoForecastError:
     return NoForecastError(f"the answer of the app: {rule}; got {str(got)[:80]}. {fix}.")
 
 
-def _shown(value: Any) -> str:
+def _json_summary(value: Any) -> str:
     """Write a JSON value; of a list or an object only that it is one."""
     return type(value).__name__ if isinstance(value, list | dict) else repr(value)
 
@@ -263,10 +263,10 @@ def require_forecast(answer: Any, series: str, closed: pd.Timestamp, bar: pd.Tim
     fix = "Check the app, and its models"
     content = answer if isinstance(answer, dict) else {}
     if content.get("series") != series:
-        raise _refusal(f"is of {series}", _shown(content.get("series")), fix)
+        raise _refusal(f"is of {series}", _json_summary(content.get("series")), fix)
     bars = content.get("forecast")
     if not isinstance(bars, list) or not 1 <= len(bars) <= MOST_STEPS:
-        got = len(bars) if isinstance(bars, list) else _shown(bars)
+        got = len(bars) if isinstance(bars, list) else _json_summary(bars)
         raise _refusal(f"has 1 to {MOST_STEPS:,} bars", got, fix)
     first_bar = _time_of(content.get("first_bar"))
     if (first_bar - closed) % bar:
@@ -289,7 +289,7 @@ def _time_of(text: Any) -> pd.Timestamp:
     except (ValueError, OverflowError):
         moment = None
     if moment is None or pd.isna(moment) or moment.tzinfo is None or not 1970 < moment.year < 2200:
-        raise _refusal("has times such as 2026-01-01T00:00:00Z", _shown(text), "Check the app")
+        raise _refusal("has times such as 2026-01-01T00:00:00Z", _json_summary(text), "Check the app")
     return moment
 
 
@@ -304,7 +304,7 @@ def _prices_of(values: Mapping[str, Any], step: int, fix: str) -> list[float]:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if match is None or not is_number or not 0 <= value <= MOST_NUMBER:
             rule = f"has numbers from 0 to {MOST_NUMBER:g} by the name of their column"
-            raise _refusal(rule, f"{key[:40]!r} {_shown(value)[:20]} in bar {step + 1}", fix)
+            raise _refusal(rule, f"{key[:40]!r} {_json_summary(value)[:20]} in bar {step + 1}", fix)
         if match["name"] not in OHLCV[:4]:
             continue
         if match["level"]:

@@ -1,7 +1,7 @@
 """Candles of any exchange that ccxt knows, as a source of v8: a plug-in of one file.
 
     python -m pip install ccxt
-    export V8_CCXT=kraken V8_PLUGINS=scripts/bridges/ccxt/ccxt_source.py
+    export V8_CCXT=kraken V8_PLUGINS=docs/bridges/ccxt/ccxt_source.py
     python -m v8 run --source ccxt --series BTCUSD-1h
 
 `V8_CCXT` names the exchange, and behind a colon the kind of its markets: `bybit:swap`; without it `spot`.

@@ -2,7 +2,7 @@
 
     python -m pip install torch chronos-forecasting "timesfm[torch]"
     export V8_CHRONOS=models/chronos-bolt-small V8_TIMESFM=models/timesfm-2.5-200m-pytorch
-    python -m v8 run --plugin scripts/bridges/foundation/foundation.py --series BTCUSDT-1h
+    python -m v8 run --plugin docs/bridges/foundation/foundation.py --series BTCUSDT-1h
 
 The variables name local folders with weights; nothing is downloaded here. A variable that is not set leaves
 its baseline out. Both are evaluated like every other baseline, on every window of a span.
@@ -199,12 +199,12 @@ def contexts(span: Span, num_bars: int) -> tuple[NDArray[np.float32], NDArray[np
     """
     table = span.table
     rows = span.anchors[:, None] + np.arange(1 - num_bars, 1)
-    known = np.maximum(rows, 0)
-    is_missing = (rows < 0) | (table.segment[known] != table.segment[span.anchors][:, None])
+    source_rows = np.maximum(rows, 0)
+    is_missing = (rows < 0) | (table.segment[source_rows] != table.segment[span.anchors][:, None])
     close = table.column(CLOSE).astype(np.float64)
     log_range = np.log(table.column(HIGH).astype(np.float64) / table.column(LOW).astype(np.float64))
-    ratios = np.log(close[known] / close[span.anchors][:, None])
-    ranges = log_range[known]
+    ratios = np.log(close[source_rows] / close[span.anchors][:, None])
+    ranges = log_range[source_rows]
     ratios[is_missing] = np.nan
     ranges[is_missing] = np.nan
     return ratios.astype(np.float32), ranges.astype(np.float32)

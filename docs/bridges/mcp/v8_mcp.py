@@ -1,9 +1,9 @@
 """Forecasts for assistants: a server of the Model Context Protocol, over standard input and output.
 
     python -m pip install "mcp>=2"
-    python scripts/bridges/mcp/v8_mcp.py runs/frontier
-    python scripts/bridges/mcp/v8_mcp.py you/crypto-forecasters --source live --ledger runs/ledger.sqlite
-    python scripts/bridges/mcp/v8_mcp.py runs/frontier --allow-training
+    python docs/bridges/mcp/v8_mcp.py runs/frontier
+    python docs/bridges/mcp/v8_mcp.py you/crypto-forecasters --source live --ledger runs/ledger.sqlite
+    python docs/bridges/mcp/v8_mcp.py runs/frontier --allow-training
 
 An assistant starts it as a process and calls its tools: `models`, `forecast`, `evaluation`, `live_record`.
 They read one place, a run folder or a repository on the Hub, and change nothing. `--allow-training` adds
