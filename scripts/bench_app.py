@@ -43,7 +43,7 @@ from v8.api.issuing import IssuedForecast
 from v8.base.hardware import describe_machine
 from v8.base.storage import passing_folder
 from v8.data.market.series import Series
-from v8.data.market.sources.source import open_source
+from v8.data.market.sources import open_source
 from v8.forecaster.forecaster import Forecaster
 from v8.forecaster.metadata import read_metadata
 

@@ -35,7 +35,7 @@ sys.path.insert(0, os.environ.get("MEASURED_CHECKOUT", str(REPOSITORY)))
 from v8.base.hardware import describe_machine
 from v8.data.features import compute_table
 from v8.data.market.series import Series
-from v8.data.market.sources.source import open_source
+from v8.data.market.sources import open_source
 from v8.data.span import Span
 from v8.data.windows import prepare_series, table_columns
 from v8.model.baselines.baselines import BASELINES

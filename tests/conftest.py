@@ -27,7 +27,7 @@ from v8.base.registry import own_entries
 from v8.data.market.candles import Candles
 from v8.data.market.checks import check_candles
 from v8.data.market.series import Series
-from v8.data.market.sources.source import SOURCES, open_source
+from v8.data.market.sources import SOURCES, open_source
 from v8.model.baselines.baselines import BASELINES
 from v8.profile.families import FAMILIES
 from v8.profile.indicators import FEATURES

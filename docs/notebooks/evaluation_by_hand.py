@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import v8
 from v8.data.market.series import Series
-from v8.data.market.sources.source import open_source
+from v8.data.market.sources import open_source
 
 run = v8.train("demo", "frontier", series="BTCUSDT-1h", smoke=True, progress=False)
 trained = run["BTCUSDT-1h"]

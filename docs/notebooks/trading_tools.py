@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import v8
 from v8.data.market.series import Series
-from v8.data.market.sources.source import open_source
+from v8.data.market.sources import open_source
 
 run = v8.train("demo", "frontier", series="BTCUSDT-15m", smoke=True, progress=False)
 forecaster = run["BTCUSDT-15m"].forecaster

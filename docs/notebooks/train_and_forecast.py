@@ -8,7 +8,7 @@
 import matplotlib.pyplot as plt
 import v8
 from v8.data.market.series import Series
-from v8.data.market.sources.source import open_source
+from v8.data.market.sources import open_source
 
 # %% [markdown]
 # `smoke=True` trains a tiny model on few candles. Leave it away for a real one, and write `"vision"` in place of `"demo"`

@@ -19,7 +19,7 @@ from v8.base.storage import write_json
 from v8.cli.app import app
 from v8.data.market.candles import pin_of
 from v8.data.market.series import Series
-from v8.data.market.sources.source import folder_of, open_source
+from v8.data.market.sources import folder_of, open_source
 from v8.forecaster.forecaster import Forecaster
 from v8.forecaster.metadata import read_metadata
 from v8.runs.events import RunObserver

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from v8.data.market.series import Series
-from v8.data.market.sources.source import open_source
+from v8.data.market.sources import open_source
 
 PAGE = Path(__file__).parents[2] / "docs/en/how-to/trading-tools.md"
 NUM_BARS = 400

@@ -20,7 +20,7 @@ from v8.base.errors import ArtifactError, DataError, ProfileError
 from v8.cli.app import app
 from v8.data.market.companions import Companions
 from v8.data.market.series import Series
-from v8.data.market.sources.source import open_source
+from v8.data.market.sources import open_source
 from v8.profile.profile import Profile, load_profile
 
 SETTLED = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS", "XLA_FLAGS")

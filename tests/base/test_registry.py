@@ -6,7 +6,7 @@ import pytest
 
 from v8.base.errors import ProfileError
 from v8.base.registry import Registry, advice, nearest
-from v8.data.market.sources.source import SOURCES
+from v8.data.market.sources import SOURCES
 from v8.model.baselines.baselines import BASELINES
 from v8.profile.families import FAMILIES
 from v8.profile.indicators import FEATURES

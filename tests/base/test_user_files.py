@@ -22,7 +22,7 @@ from v8.base.storage import FolderLock, WriterLock, digest_file, write_text
 from v8.data.feature_store import FeatureStore
 from v8.data.features import compute_table
 from v8.data.market.series import Series
-from v8.data.market.sources.source import open_source
+from v8.data.market.sources import open_source
 from v8.data.market.store import CandleStore
 from v8.model.training.state import Checkpoint
 from v8.runs.machine import cached_measurement

@@ -37,7 +37,7 @@ from v8_columns import (
 
 from v8.api.export import write_forecasts
 from v8.data.market.series import Series
-from v8.data.market.sources.source import OpenedSource, open_source
+from v8.data.market.sources import OpenedSource, open_source
 from v8.forecaster.forecaster import SeenCandlesWarning
 
 SERIES = "BTCUSDT-1h"

@@ -26,7 +26,7 @@ from v8_work import Background
 
 from v8.annexes.live.ledger.database import Ledger
 from v8.cli.app import app
-from v8.data.market.sources.source import open_source
+from v8.data.market.sources import open_source
 from v8.forecaster.forecaster import Forecaster
 from v8.publish.hub.places import open_place
 

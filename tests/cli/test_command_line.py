@@ -150,7 +150,7 @@ def test_closed_output_is_led_nowhere_and_changes_no_exit_code(words: str, statu
 
 PLUGIN_WITH_A_FAULT = """
 import threading
-from v8.data.market.sources.source import SOURCES, SourceKind
+from v8.data.market.sources import SOURCES, SourceKind
 
 def fail():
     raise RuntimeError("GET http://me:s3cret@host/x?apiKey=s3cret \\x1b[31m fails")

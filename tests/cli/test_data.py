@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from v8.cli.app import app
 from v8.data.market.series import Series
-from v8.data.market.sources.source import open_source
+from v8.data.market.sources import open_source
 
 NAMES = ("BTCUSDT-15m", "ETHUSDT-1h")
 

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from v8.base.errors import UnknownSeriesError
 from v8.cli.app import app
 from v8.data.market.series import Series, load_universe
-from v8.data.market.sources.source import with_nearest
+from v8.data.market.sources import with_nearest
 
 CALLED = "python -m v8"
 

@@ -23,7 +23,7 @@ from v8.base.errors import DataError
 from v8.cli.app import app
 from v8.cli.forecasts import report_refused
 from v8.data.market.candles import price_decimals
-from v8.data.market.sources.source import open_source
+from v8.data.market.sources import open_source
 from v8.forecaster.forecaster import Forecaster
 from v8.model.evaluation.evaluation import Evaluation
 from v8.publish.report.pictures import draw_forecast

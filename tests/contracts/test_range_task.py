@@ -10,7 +10,7 @@ import pytest
 
 from v8.api.issuing import issue_forecast
 from v8.cli.forecasts import print_tables
-from v8.data.market.sources.source import open_source
+from v8.data.market.sources import open_source
 from v8.forecaster.forecaster import Forecaster
 from v8.forecaster.metadata import read_metadata
 from v8.model.evaluation.leaderboard import rank_results, read_result

@@ -16,7 +16,7 @@ from v8.base.errors import ProfileError
 from v8.data.market.candles import Candles
 from v8.data.market.checks import check_candles
 from v8.data.market.series import Series
-from v8.data.market.sources.source import SOURCES, SourceKind, open_source
+from v8.data.market.sources import SOURCES, SourceKind, open_source
 
 SERIES = Series.parse("ETHUSDT-1h")
 NUM_BARS = 5_000

@@ -23,7 +23,7 @@ import pandas as pd
 from drills.ground import DRILLS, SERIES, Drill, Ground, Place, drill, weights_of
 from drills.interrupts import interrupt
 from v8.data.market.series import Series
-from v8.data.market.sources.source import open_source
+from v8.data.market.sources import open_source
 
 KIND = "archive"
 MONTHS = ("2024-09", "2024-10", "2024-11", "2024-12")

@@ -16,7 +16,7 @@ from forked import called
 from made_once import made_once
 
 from v8.data.market.series import Series
-from v8.data.market.sources.source import open_source
+from v8.data.market.sources import open_source
 
 REPOSITORY = Path(__file__).parents[2]
 NUM_BARS = 420

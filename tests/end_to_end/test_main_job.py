@@ -14,7 +14,7 @@ import pytest
 
 from v8.data.features import compute_table
 from v8.data.market.series import Series
-from v8.data.market.sources.source import open_source
+from v8.data.market.sources import open_source
 from v8.forecaster.forecaster import Forecaster
 
 pytestmark = pytest.mark.process

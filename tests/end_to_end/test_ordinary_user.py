@@ -15,7 +15,7 @@ from exchange_api import ExchangeApi
 from ordinary_user import UNKNOWN_USER_ID, USER_ID, called_as_user
 
 from v8.data.market.series import Series
-from v8.data.market.sources.source import open_source
+from v8.data.market.sources import open_source
 
 pytestmark = pytest.mark.process
 

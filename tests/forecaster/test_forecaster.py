@@ -24,8 +24,8 @@ from v8.data.features import compute_table
 from v8.data.market.candles import Candles
 from v8.data.market.checks import check_candles
 from v8.data.market.series import Series
+from v8.data.market.sources import open_source
 from v8.data.market.sources.demo import END_S
-from v8.data.market.sources.source import open_source
 from v8.data.windows import prepare_series, table_columns
 from v8.forecaster.forecaster import Forecaster, LeftOutWarning, SeenCandlesWarning
 

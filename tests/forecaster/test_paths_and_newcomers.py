@@ -21,7 +21,7 @@ from v8.base.errors import ArtifactError, DataError
 from v8.cli.app import app
 from v8.data.features import compute_table
 from v8.data.market.series import Series
-from v8.data.market.sources.source import open_source
+from v8.data.market.sources import open_source
 from v8.data.windows import prepare_series, table_columns
 from v8.forecaster.forecaster import Forecaster, checked_candles
 from v8.forecaster.metadata import read_metadata

@@ -40,7 +40,7 @@ sys.path[:1] = [str(REPOSITORY), str(REPOSITORY / "tests/parts"), str(REPOSITORY
 
 from fuzzing.cases import MAKERS, SERIES
 from fuzzing.targets import Verdict, serve
-from v8.data.market.sources.source import open_source
+from v8.data.market.sources import open_source
 
 SHARES = {
     "profiles": 14,

@@ -13,7 +13,7 @@ import pandas as pd
 
 import v8
 from v8.data.market.series import Series
-from v8.data.market.sources.source import open_source
+from v8.data.market.sources import open_source
 
 
 @functools.cache

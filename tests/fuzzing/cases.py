@@ -35,7 +35,7 @@ from fuzzing.searches import FOLDER_NAMES, changed_record
 from v8.annexes.search.trial_record import RECORD_FILE
 from v8.data.market.column_names import ARCHIVE_COLUMNS
 from v8.data.market.series import Series
-from v8.data.market.sources.source import open_source
+from v8.data.market.sources import open_source
 from v8.profile.profile import config_path, load_profile
 from v8.publish.hub.staging import stage_run
 from v8.runs.backtest import PLAN_FILE, Backtest, CandleSpan, lay_folds

@@ -7,8 +7,8 @@ from pathlib import Path
 import pandas as pd
 
 from v8.data.market.series import Series
+from v8.data.market.sources import open_source
 from v8.data.market.sources.demo import END_S
-from v8.data.market.sources.source import open_source
 
 BEGIN_S = END_S
 """When the future begins, seconds since the epoch: 2025-01-01T00:00:00Z."""

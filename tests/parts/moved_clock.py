@@ -16,9 +16,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from v8.annexes.live.ledger import watching
 from v8.cli.app import main
+from v8.data.market.sources import SOURCES
 from v8.data.market.sources.live import LiveSource
 from v8.data.market.sources.rest import ExchangeClock, KlinesApi, RestSource
-from v8.data.market.sources.source import SOURCES
 
 
 def open_following() -> LiveSource:

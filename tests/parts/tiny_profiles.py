@@ -8,7 +8,7 @@ import numpy as np
 
 from v8.data.features import FeatureTable, compute_table
 from v8.data.market.series import Series
-from v8.data.market.sources.source import open_source
+from v8.data.market.sources import open_source
 from v8.data.windows import SeriesData, prepare_series, table_columns
 from v8.profile.families import FAMILIES
 from v8.profile.family import TeacherForcingSettings

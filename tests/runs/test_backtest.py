@@ -18,8 +18,8 @@ from v8.base.errors import ArtifactError, DataError
 from v8.data.market.candles import Candles
 from v8.data.market.checks import check_candles
 from v8.data.market.series import Series
+from v8.data.market.sources import OpenedSource
 from v8.data.market.sources.demo import DemoSource
-from v8.data.market.sources.source import OpenedSource
 from v8.forecaster.metadata import read_metadata
 from v8.profile.profile import Profile, load_profile
 from v8.publish.report.backtest import backtest_page, headline, write_backtest

@@ -56,7 +56,7 @@ from v8.base.storage import digest_json, home, write_bytes, write_text
 from v8.data.market.checks import check_candles
 from v8.data.market.companions import UserTable
 from v8.data.market.series import Series
-from v8.data.market.sources.source import SOURCES
+from v8.data.market.sources import SOURCES
 from v8.profile.profile import Profile, profile_names
 
 RawCandles: TypeAlias = str | Path | pd.DataFrame | Mapping[str, pd.DataFrame]

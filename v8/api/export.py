@@ -42,7 +42,7 @@ from v8.data.features import compute_table
 from v8.data.market.candles import Candles, pin_of
 from v8.data.market.companions import Companions
 from v8.data.market.series import series_advice
-from v8.data.market.sources.source import CandleSource, OpenedSource, cached_views
+from v8.data.market.sources import CandleSource, OpenedSource, cached_views
 from v8.data.span import Span
 from v8.data.windows import split_rows, table_columns, window_anchors
 from v8.forecaster.forecaster import Forecaster

@@ -22,7 +22,7 @@ from v8.base.process import report_waiting, with_progress
 from v8.base.wording import count, duration, number, percent, say
 from v8.data.market.candles import Candles, price_decimals, simulated_price_decimals
 from v8.data.market.series import Series, iso
-from v8.data.market.sources.source import CandleSource, PrefetchesCandles, present_of
+from v8.data.market.sources import CandleSource, PrefetchesCandles, present_of
 from v8.forecaster.forecaster import PATH, Forecaster
 from v8.forecaster.metadata import Metadata
 from v8.forecaster.shared_models import ONNX

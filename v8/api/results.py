@@ -30,7 +30,7 @@ from v8.base.registry import advice
 from v8.base.storage import FORECASTS_COLUMNS, NAIVE_ENDING
 from v8.base.wording import duration, for_terminal
 from v8.data.market.series import TIMEFRAME_S
-from v8.data.market.sources.source import CandleSource, OpenedSource
+from v8.data.market.sources import CandleSource, OpenedSource
 from v8.model.baselines.baselines import NAIVE
 from v8.profile.profile import Profile, load_profile
 from v8.profile.tasks import TASKS

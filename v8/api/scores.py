@@ -29,7 +29,7 @@ from v8.data.market.candles import Candles
 from v8.data.market.companions import Companions
 from v8.data.market.frames import RawCandles
 from v8.data.market.series import Series, is_series_name
-from v8.data.market.sources.source import open_source
+from v8.data.market.sources import open_source
 from v8.data.span import Span
 from v8.data.windows import SeriesData, prepare_series, table_columns, whole_span
 from v8.model.baselines.baselines import BASELINES, NAIVE, reference_baseline

@@ -16,7 +16,7 @@ from v8.cli import shared as cli
 from v8.cli.shared import AddedFunctions, require_plot, table_form, takes_options, with_added_flags
 from v8.cli.usage import meant_word
 from v8.data.market.series import load_universe
-from v8.data.market.sources.source import SOURCES, OpenedSource, present_source
+from v8.data.market.sources import SOURCES, OpenedSource, present_source
 from v8.profile.profile import load_profile, network_outputs
 from v8.runs.options import (
     MAX_BARS,

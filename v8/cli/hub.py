@@ -9,7 +9,7 @@ from v8.base.registry import annex_hooks
 from v8.base.storage import passing_folder
 from v8.base.terminal import print_all_lines, print_lines, print_message, print_table
 from v8.base.wording import Table, plural
-from v8.data.market.sources.source import CandleSource
+from v8.data.market.sources import CandleSource
 from v8.publish.hub import publish as hub
 from v8.publish.hub import staging
 from v8.publish.hub.client import HubRetryPolicy, check_repo_name

@@ -13,8 +13,8 @@ from v8.base.wording import Table, duration
 from v8.cli.shared import settle_process
 from v8.data.feature_store import FeatureStore
 from v8.data.market.series import Series, iso, load_universe
+from v8.data.market.sources import CandleSource, with_nearest
 from v8.data.market.sources.live import LiveSource
-from v8.data.market.sources.source import CandleSource, with_nearest
 from v8.profile.columns import USER, split_origin
 from v8.profile.indicators import FEATURES, warmup_bars
 from v8.profile.profile import Profile, load_profile

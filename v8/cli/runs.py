@@ -38,7 +38,7 @@ from v8.base.terminal import (
 )
 from v8.base.wording import Table, duration, for_terminal, plural
 from v8.data.market.series import Series, iso
-from v8.data.market.sources.source import CandleSource, present_source
+from v8.data.market.sources import CandleSource, present_source
 from v8.data.windows import windows_without_holes
 from v8.forecaster.metadata import ERROR_FILE
 from v8.model.baselines.baselines import NAIVE

@@ -30,7 +30,7 @@ from v8.base.registry import added_flags, advice
 from v8.base.storage import require_own
 from v8.base.wording import Language
 from v8.cli.usage import meant_word
-from v8.data.market.sources.source import CandleSource, OpenedSource, open_source
+from v8.data.market.sources import CandleSource, OpenedSource, open_source
 from v8.profile.profile import TABLES_PLACE
 from v8.runs import options as run_options
 from v8.runs.options import ModelsOptions, chosen_series, contradiction, require_tables_folder

@@ -36,7 +36,7 @@ from v8.data.market.checks import check_candles
 from v8.data.market.companions import Companions
 from v8.data.market.frames import RawCandles, of_another_series
 from v8.data.market.series import Series, iso
-from v8.data.market.sources.source import SOURCES
+from v8.data.market.sources import SOURCES
 from v8.data.windows import window_anchors
 from v8.forecaster import model_file
 from v8.forecaster.history import (

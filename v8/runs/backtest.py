@@ -32,7 +32,7 @@ from v8.base.storage import WriterLock, write_json
 from v8.base.wording import plural
 from v8.data.market.companions import Companions
 from v8.data.market.series import Series, SeriesName, iso
-from v8.data.market.sources.source import CandleSource, CutOffSource, dataset_of
+from v8.data.market.sources import CandleSource, CutOffSource, dataset_of
 from v8.data.windows import fewest_bars, split_rows, table_columns
 from v8.forecaster.metadata import read_metadata
 from v8.model.evaluation.fold_losses import (

@@ -28,7 +28,7 @@ from v8.base.process import with_variables
 from v8.base.storage import write_text
 from v8.base.wording import for_file
 from v8.data.market.series import Series
-from v8.data.market.sources.source import CandleSource, folder_of
+from v8.data.market.sources import CandleSource, folder_of
 from v8.forecaster.metadata import ERROR_FILE, redo_offered
 from v8.runs.estimate import ProgressEstimate, save_cost
 from v8.runs.events import (

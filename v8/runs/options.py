@@ -16,7 +16,7 @@ from v8.base.records import AtLeastOne, Flag, Options
 from v8.base.registry import Named, Registry, added_entries, load_plugins, make_entries, read_list
 from v8.base.storage import home
 from v8.data.market.series import Series, load_universe, series_advice
-from v8.data.market.sources.source import (
+from v8.data.market.sources import (
     SOURCES,
     CandleSource,
     ChecksSeries,

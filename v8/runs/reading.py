@@ -18,7 +18,7 @@ from v8.data.features import MANY_HOLES
 from v8.data.market.candles import CandleReport, Candles, pin_of, times
 from v8.data.market.companions import Companions
 from v8.data.market.series import Series, iso, load_universe
-from v8.data.market.sources.source import CandleSource, CutOffSource, with_nearest
+from v8.data.market.sources import CandleSource, CutOffSource, with_nearest
 from v8.data.windows import WindowCounts, count_kept
 from v8.profile.formulas import DAY_S
 from v8.profile.profile import Profile, audiences, load_profile

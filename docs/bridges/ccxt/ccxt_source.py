@@ -38,9 +38,8 @@ from v8.base.registry import advice
 from v8.base.wording import keep_secret
 from v8.data.market.candles import Candles
 from v8.data.market.series import Series
-from v8.data.market.sources import downloads, rest
+from v8.data.market.sources import SOURCES, SourceKind, downloads, rest
 from v8.data.market.sources.live import LiveSource
-from v8.data.market.sources.source import SOURCES, SourceKind
 from v8.data.market.sources.vision import NotArchivedError
 from v8.data.market.store import CandleStore
 from v8.profile.columns import OHLCV, OPEN_TIME, plain_symbol

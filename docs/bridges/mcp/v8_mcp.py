@@ -41,7 +41,7 @@ from v8.base.errors import V8Error, shown
 from v8.base.process import quiet_start
 from v8.base.version import VERSION
 from v8.data.market.series import iso, series_advice
-from v8.data.market.sources.source import CandleSource, open_source
+from v8.data.market.sources import CandleSource, open_source
 from v8.forecaster.metadata import Metadata, read_metadata
 from v8.forecaster.shared_models import AUTO, RUNTIMES, SharedModels
 from v8.profile.columns import is_symbol

@@ -14,8 +14,8 @@ from v8.annexes.sources.hub_dataset import DATASET_VARIABLE, ENDPOINT_VARIABLE, 
 from v8.base.errors import DataError, ProfileError
 from v8.base.http_client import RetryPolicy
 from v8.data.market.series import Series
+from v8.data.market.sources import CutOffSource, dataset_of, open_source
 from v8.data.market.sources.downloads import Downloader
-from v8.data.market.sources.source import CutOffSource, dataset_of, open_source
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 SERIES = Series("BTCUSDT", "1h")

@@ -19,7 +19,7 @@ from v8.base.errors import DataError, UnknownSeriesError
 from v8.data.market.candles import Candles
 from v8.data.market.companions import Companions
 from v8.data.market.series import Series
-from v8.data.market.sources.source import CutOffSource, open_source, present_source
+from v8.data.market.sources import CutOffSource, open_source, present_source
 from v8.profile.settings import TableSettings
 
 HOUR_S = 3_600

@@ -22,7 +22,7 @@ from requests.adapters import HTTPAdapter
 from v8.annexes.sources.yfinance import SYMBOLS_VARIABLE, YahooSource, ticker_of
 from v8.base.errors import DataError, ProfileError
 from v8.data.market.series import Series
-from v8.data.market.sources.source import open_source
+from v8.data.market.sources import open_source
 
 NOW_S = 1_761_999_300
 """2025-11-01T12:15:00Z, and a bar of a quarter begins."""

@@ -11,7 +11,7 @@ from v8.base.errors import DataError
 from v8.data.features import compute_table
 from v8.data.market.companions import Companions
 from v8.data.market.series import Series
-from v8.data.market.sources.source import open_source
+from v8.data.market.sources import open_source
 from v8.profile.columns import is_raw_column, split_origin
 from v8.profile.formulas import Kind
 from v8.profile.indicators import (

@@ -13,7 +13,7 @@ from v8.data.features import compute_table
 from v8.data.market.candles import Candles
 from v8.data.market.companions import Companions
 from v8.data.market.series import Series
-from v8.data.market.sources.source import CandleSource, CutOffSource, open_source
+from v8.data.market.sources import CandleSource, CutOffSource, open_source
 from v8.profile.indicators import covariate_inputs
 from v8.profile.settings import TableSettings
 

@@ -16,7 +16,7 @@ from tiny_profiles import tiny_profile
 
 import v8
 from v8.data.market.series import Series
-from v8.data.market.sources.source import open_source
+from v8.data.market.sources import open_source
 from v8.profile.columns import OHLC
 
 NOTEBOOK = Path(__file__).parents[3] / "scripts" / "notebook.ipynb"

@@ -23,7 +23,7 @@ from v8.annexes.live.ledger.database import Ledger
 from v8.base.errors import ArtifactError
 from v8.cli.app import app
 from v8.data.market.series import Series
-from v8.data.market.sources.source import open_source
+from v8.data.market.sources import open_source
 from v8.publish.hub.staging import stage_run
 from v8.runs.run_folder import SeriesState
 

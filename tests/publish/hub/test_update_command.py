@@ -32,7 +32,7 @@ from v8.base.errors import ArtifactError
 from v8.base.storage import digest_file, write_json
 from v8.cli.app import app
 from v8.data.market.series import Series
-from v8.data.market.sources.source import open_source
+from v8.data.market.sources import open_source
 from v8.model.baselines.baselines import reference_baseline
 from v8.model.evaluation import significance
 from v8.publish.hub.publish import publish

@@ -30,7 +30,7 @@ from v8.data.feature_store import FeatureStore
 from v8.data.market.candles import CandlePin, Candles, pin_of
 from v8.data.market.companions import Companions
 from v8.data.market.series import Series
-from v8.data.market.sources.source import CandleSource, SeriesLister, dataset_of, open_source
+from v8.data.market.sources import CandleSource, SeriesLister, dataset_of, open_source
 from v8.data.windows import table_columns
 from v8.forecaster.metadata import HISTORY_FILE, Metadata, read_metadata
 from v8.model.networks.programs import training_flop_per_window

@@ -12,7 +12,7 @@ from v8.base.errors import ProfileError, SeriesError
 from v8.base.process import command, report_waiting
 from v8.base.registry import require_package
 from v8.cli import shared as cli
-from v8.data.market.sources.source import SOURCES, present_source
+from v8.data.market.sources import SOURCES, present_source
 from v8.runs.options import chosen_series, contradiction, require_covariate_files
 
 LedgerOption = Annotated[Path, Option(metavar="FILE", help="The database of forecasts; made if missing.")]

@@ -56,7 +56,7 @@ from v8.base.version import VERSION
 from v8.base.wording import plural
 from v8.cli.shared import publish_staged
 from v8.data.market.series import iso
-from v8.data.market.sources.source import SOURCES, present_source
+from v8.data.market.sources import SOURCES, present_source
 from v8.data.market.sources.tables import PARQUET_FAULTS, ParquetContent, is_plain, longest_text
 from v8.forecaster.model_file import MAX_UNPACKED_BYTES
 from v8.profile.profile import config_path

@@ -53,7 +53,7 @@ from v8.cli import shared as cli
 from v8.data.market.candles import Candles
 from v8.data.market.companions import Companions
 from v8.data.market.series import Series, iso, series_advice
-from v8.data.market.sources.source import CandleSource, PrefetchesCandles
+from v8.data.market.sources import CandleSource, PrefetchesCandles
 from v8.data.windows import whole_span
 from v8.forecaster.forecaster import Forecaster
 from v8.forecaster.metadata import ONNX_FILE, Metadata, not_evaluated, read_metadata

@@ -50,7 +50,7 @@ from v8.base.records import AtLeastOne
 from v8.base.registry import require_package
 from v8.base.storage import write_text
 from v8.base.wording import frame_csv, number
-from v8.data.market.sources.source import CandleSource, open_source
+from v8.data.market.sources import CandleSource, open_source
 from v8.model.evaluation.evaluation import MODEL
 from v8.model.evaluation.fold_losses import Cell, tested
 from v8.model.evaluation.significance import ALPHA, corrected_p_values

@@ -31,10 +31,10 @@ from v8.base.errors import DataError, shown
 from v8.data.market.candles import Candles
 from v8.data.market.frames import read_open_times
 from v8.data.market.series import DAY_S, US_PER_S, Series, iso
+from v8.data.market.sources import Market, SourceTable
 from v8.data.market.sources.downloads import FileFetcher
 from v8.data.market.sources.live import LiveSource
 from v8.data.market.sources.rest import KlinesApi, RestSource, read_json
-from v8.data.market.sources.source import Market, SourceTable
 from v8.data.market.sources.vision import (
     ArchiveZips,
     VisionSource,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from v8.annexes.trading import TradingTerms, WorthOptions
 from v8.cli import shared as cli
 from v8.cli.shared import takes_options
-from v8.data.market.sources.source import CandleSource, OpenedSource
+from v8.data.market.sources import CandleSource, OpenedSource
 
 if TYPE_CHECKING:  # usage errors are reported before these are imported
     from v8.annexes.trading.rules import TradingResults

@@ -40,7 +40,7 @@ from v8.base.process import quiet_start, watch_interrupts
 from v8.data.features import compute_table
 from v8.data.market.candles import Candles
 from v8.data.market.series import iso
-from v8.data.market.sources.source import OpenedSource
+from v8.data.market.sources import OpenedSource
 from v8.data.span import Span
 from v8.data.windows import SeriesData, prepare_series, table_columns
 from v8.forecaster.forecaster import Forecaster

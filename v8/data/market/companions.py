@@ -34,7 +34,7 @@ from v8.data.market.candles import MAX_VALUE, Candles, Columns, Mask, Times, row
 from v8.data.market.checks import check_candles
 from v8.data.market.frames import read_open_times
 from v8.data.market.series import US_PER_S, Series, iso
-from v8.data.market.sources.source import CandleSource, present_source, tables_of
+from v8.data.market.sources import CandleSource, present_source, tables_of
 from v8.data.market.sources.tables import SEPARATORS, decoded, read_rows, require_even
 from v8.profile.columns import USER, VOLUME, split_origin, with_origin
 from v8.profile.profile import TABLES_PLACE, Profile, tables_folder

@@ -16,7 +16,7 @@ from v8.base.errors import ArtifactError, PublishError, listed
 from v8.base.records import MAX_FILE_BYTES, read_plain
 from v8.base.registry import annex_hooks
 from v8.base.storage import write_bytes, write_text
-from v8.data.market.sources.source import CandleSource
+from v8.data.market.sources import CandleSource
 from v8.forecaster import metadata as artifacts
 from v8.forecaster.metadata import (
     HISTORY_FILE,

@@ -33,8 +33,8 @@ from v8.annexes.live.app.guard import AccessPolicy
 from v8.annexes.live.app.places import ForecastIssuer, ModelSource
 from v8.annexes.live.app.server import Site, make_application
 from v8.data.market.series import Series
+from v8.data.market.sources import open_source
 from v8.data.market.sources.rest import ExchangeClock, KlinesApi, RestSource
-from v8.data.market.sources.source import open_source
 from v8.runs.run_folder import RunFolder, RunRecord
 
 LOOK_S = 0.2

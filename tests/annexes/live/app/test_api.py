@@ -24,7 +24,7 @@ from v8.annexes.live.app.places import LedgerReader
 from v8.annexes.live.ledger.database import Ledger
 from v8.annexes.live.ledger.entries import quantile_forecaster
 from v8.data.market.series import Series
-from v8.data.market.sources.source import open_source
+from v8.data.market.sources import open_source
 
 BTC = "BTCUSDT-15m"
 ETH = "ETHUSDT-1h"

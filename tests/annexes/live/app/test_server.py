@@ -24,7 +24,7 @@ from v8.annexes.live.app.places import ForecastIssuer
 from v8.base.errors import DataError
 from v8.base.storage import digest_bytes
 from v8.data.market.series import Series
-from v8.data.market.sources.source import open_source
+from v8.data.market.sources import open_source
 from v8.forecaster.forecaster import Forecaster
 
 pytestmark = pytest.mark.tf

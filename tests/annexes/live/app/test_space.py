@@ -25,7 +25,7 @@ from v8.annexes.live.publishing import SPACE_DISTRIBUTION, StagedSpace, pinned
 from v8.base.errors import PublishError
 from v8.cli.app import app
 from v8.data.market.series import Series
-from v8.data.market.sources.source import open_source
+from v8.data.market.sources import open_source
 
 pytestmark = pytest.mark.tf
 

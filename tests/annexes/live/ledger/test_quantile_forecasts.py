@@ -34,7 +34,7 @@ from v8.base.wording import percent
 from v8.cli.forecasts import PRINTERS
 from v8.data.market.candles import Candles
 from v8.data.market.series import Series
-from v8.data.market.sources.source import open_source
+from v8.data.market.sources import open_source
 from v8.forecaster.forecaster import Forecaster
 from v8.forecaster.metadata import METADATA_FILE, read_metadata
 from v8.model.evaluation import significance

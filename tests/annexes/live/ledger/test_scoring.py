@@ -24,7 +24,7 @@ from v8.data.features import compute_table
 from v8.data.market.candles import Candles
 from v8.data.market.checks import check_candles
 from v8.data.market.series import Series
-from v8.data.market.sources.source import open_source
+from v8.data.market.sources import open_source
 from v8.data.scaling import fit_scaling
 from v8.data.span import Span
 from v8.data.windows import table_columns, window_anchors

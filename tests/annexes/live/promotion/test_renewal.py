@@ -17,7 +17,7 @@ from v8.annexes.live.ledger.record import live_losses
 from v8.annexes.live.renewal import Renewal, StalenessRule
 from v8.base.errors import ProfileError
 from v8.data.market.series import Series
-from v8.data.market.sources.source import open_source
+from v8.data.market.sources import open_source
 from v8.model.evaluation.evaluation import Evaluation, detect_decay
 from v8.model.evaluation.significance import Losses
 from v8.profile.profile import load_profile

@@ -19,8 +19,8 @@ from v8.base.errors import DataError, ProfileError
 from v8.base.registry import load_plugins
 from v8.cli.app import app
 from v8.data.market.series import Series
+from v8.data.market.sources import open_source
 from v8.data.market.sources.rest import CandleSpan, RestSource
-from v8.data.market.sources.source import open_source
 
 pytest.importorskip("ccxt", reason="the package ccxt is not installed: pip install 'v8-forecasters[ccxt]'")
 pytestmark = pytest.mark.usefixtures("unloaded")

@@ -17,8 +17,8 @@ from hourly_files import COLUMNS, HOURLY, digest_of, read, refusal
 
 from v8.base.errors import DataError, UnknownSeriesError
 from v8.data.market.series import Series
+from v8.data.market.sources import with_nearest
 from v8.data.market.sources.files import FilesSource
-from v8.data.market.sources.source import with_nearest
 
 NUM_BARS = 100
 PRICES = ["open", "high", "low", "close"]

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from v8.base.errors import DataError, StorageError
 from v8.cli.inspection import update_store
 from v8.data.market.series import Series
+from v8.data.market.sources import cached_views, open_source, present_of
 from v8.data.market.sources.live import LiveSource
-from v8.data.market.sources.source import cached_views, open_source, present_of
 from v8.profile.columns import OHLC
 
 SERIES = Series("BTCUSDT", "15m")

@@ -18,7 +18,7 @@ from exchange_api import NOW_S, ApiFault, ExchangeApi, blocked, code, too_many
 from v8.base.errors import DataError, ProfileError
 from v8.base.http_client import TimeLimits
 from v8.data.market.series import Series, iso
-from v8.data.market.sources import rest
+from v8.data.market.sources import KeepsTime, open_source, present_of, rest
 from v8.data.market.sources.downloads import Downloader
 from v8.data.market.sources.live import LiveSource
 from v8.data.market.sources.rest import (
@@ -30,7 +30,6 @@ from v8.data.market.sources.rest import (
     RestSource,
     read_addresses,
 )
-from v8.data.market.sources.source import KeepsTime, open_source, present_of
 
 SERIES = Series("BTCUSDT", "15m")
 BAR_S = 900

@@ -9,9 +9,9 @@ import pytest
 from v8.base.errors import DataError, ProfileError
 from v8.data.market.checks import check_candles
 from v8.data.market.series import Series
+from v8.data.market.sources import CachedCandles, cached_views, open_source
 from v8.data.market.sources.demo import DemoSource
 from v8.data.market.sources.downloads import PATIENCE, Downloader
-from v8.data.market.sources.source import CachedCandles, cached_views, open_source
 from v8.data.market.sources.vision import VisionSource
 
 SERIES = Series("BTCUSDT", "4h")

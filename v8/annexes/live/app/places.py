@@ -29,8 +29,8 @@ from v8.base.wording import say
 from v8.data.features import compute_columns
 from v8.data.market.candles import Candles
 from v8.data.market.series import Series
+from v8.data.market.sources import CandleSource
 from v8.data.market.sources.demo import DemoSource
-from v8.data.market.sources.source import CandleSource
 from v8.forecaster.forecaster import Forecaster
 from v8.forecaster.metadata import Metadata, read_metadata
 from v8.forecaster.shared_models import KERAS, SharedModels

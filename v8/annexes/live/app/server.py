@@ -54,7 +54,7 @@ from v8.base.terminal import print_message
 from v8.base.wording import language
 from v8.cli.shared import LOOPBACK, settle_process
 from v8.data.market.series import Series
-from v8.data.market.sources.source import CandleSource, present_of
+from v8.data.market.sources import CandleSource, present_of
 from v8.forecaster.shared_models import AUTO
 from v8.publish.report.markup import STYLE, TOUCH, Html, join
 from v8.runs.run_folder import folder_advice

@@ -42,7 +42,7 @@ from v8.cli.shared import place_words, settle_process
 from v8.data.market.candles import Candles
 from v8.data.market.companions import Companions
 from v8.data.market.series import Series, iso, series_advice
-from v8.data.market.sources.source import CandleSource, PrefetchesCandles, present_of
+from v8.data.market.sources import CandleSource, PrefetchesCandles, present_of
 from v8.forecaster.forecaster import Forecaster
 from v8.forecaster.shared_models import KERAS, SharedModels
 from v8.profile.formulas import DAY_S

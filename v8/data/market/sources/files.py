@@ -34,7 +34,7 @@ from v8.data.market.checks import check_candles
 from v8.data.market.column_names import IS_CLOSED, MARKETS, OTHER_KINDS
 from v8.data.market.frames import matches_series
 from v8.data.market.series import TIMEFRAME_S, TIMEFRAMES, Series, is_series_name, nearest_advice
-from v8.data.market.sources.source import AdvisedSeriesError
+from v8.data.market.sources import AdvisedSeriesError
 from v8.data.market.sources.tables import (
     FILE_KINDS,
     MAX_CHECKSUM_BYTES,

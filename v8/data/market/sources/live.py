@@ -26,8 +26,8 @@ from v8.base.errors import DataError, UnknownSeriesError
 from v8.data.market.candles import Candles, none_until, require_num_bars
 from v8.data.market.checks import check_candles
 from v8.data.market.series import DAY_S, Series
+from v8.data.market.sources import SPOT, Market
 from v8.data.market.sources.rest import MOST_ROWS, CandleSpan, RestSource
-from v8.data.market.sources.source import SPOT, Market
 from v8.data.market.sources.vision import NotArchivedError, VisionSource, read_archive_address
 from v8.data.market.store import CandleStore, StoredCandles, StoredSeries, from_api, from_candles
 

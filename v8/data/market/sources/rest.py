@@ -46,8 +46,7 @@ from v8.base.http_client import TimeLimits, trouble_of
 from v8.data.market.candles import MAX_VALUE, Candles, require_num_bars
 from v8.data.market.checks import check_candles
 from v8.data.market.series import DAY_S, Series, iso
-from v8.data.market.sources import downloads
-from v8.data.market.sources.source import SPOT, Market
+from v8.data.market.sources import SPOT, Market, downloads
 from v8.data.market.store import are_suspect
 from v8.profile.columns import OHLCV, OPEN_TIME
 

@@ -38,8 +38,8 @@ from v8.data.market.candles import Candles, Times, require_num_bars
 from v8.data.market.checks import check_candles
 from v8.data.market.frames import read_open_times
 from v8.data.market.series import DAY_S, US_PER_S, Series, iso
+from v8.data.market.sources import SPOT, Market
 from v8.data.market.sources.downloads import Address, Downloader, FileFetcher, OfflineFetcher, read_address
-from v8.data.market.sources.source import SPOT, Market
 from v8.data.market.sources.tables import (
     MAX_CHECKSUM_BYTES,
     PACKING_FAULTS,

@@ -7,8 +7,8 @@ import pytest
 
 from v8.base.errors import ProfileError
 from v8.data.market.series import Series
+from v8.data.market.sources import SOURCES, CutOffSource, SourceKind, open_source
 from v8.data.market.sources.demo import DemoSource
-from v8.data.market.sources.source import SOURCES, CutOffSource, SourceKind, open_source
 
 INSTALLED = [name for name in SOURCES if name != "yfinance" or find_spec("yfinance")]
 """All sources but one whose package is an extra; tests/annexes/sources/test_yfinance.py is of that."""
