@@ -14,12 +14,14 @@ import pandas as pd
 import pytest
 
 import v8
+from v8.api.results import OPTIONS as BACKTEST_OPTIONS
 from v8.api.runs import OPTIONS, train
 from v8.base.errors import ArgumentError, DataError, StorageError, V8Error
 from v8.cli.app import with_plugins
 from v8.cli.commands import run as run_command
 from v8.data.features import compute_table
 from v8.forecaster.forecaster import SeenCandlesWarning
+from v8.runs.options import BacktestOptions
 
 NEVER: tuple[Any, ...] = (object(), 1j, b"BTCUSDT-15m", float("nan"), "x" * 5_000, "a\0b", [1, [object()]])
 """What no argument of the API takes."""
@@ -76,6 +78,7 @@ def calls(trained_run: Any) -> dict[str, Call]:
     owners = {v8: v8, v8.Board: board, v8.Run: run, v8.Forecaster: forecaster}
     others = {"v8.Profile", "v8.V8Error", "v8.Board"}
     others |= {f"v8.Run.{name}" for name in ("get", "items", "keys", "values")}
+    further = {"v8.train": OPTIONS, "v8.backtest": BACKTEST_OPTIONS}
     calls = {}
     for kind, owner in owners.items():
         for member in dir(kind):
@@ -85,7 +88,7 @@ def calls(trained_run: Any) -> dict[str, Call]:
             function = getattr(owner, member)
             parameters = inspect.signature(function).parameters.values()
             names = [one.name for one in parameters if one.kind is not one.VAR_KEYWORD]
-            names += OPTIONS if called == "v8.train" else []
+            names += further.get(called, ())
             needed = [one.name for one in parameters if one.default is one.empty and one.name in names]
             required = values | {"candles": candles_of.get(called, frame)}
             calls[called] = Call(function, tuple(names), {name: required[name] for name in needed})
@@ -198,6 +201,17 @@ def test_other_options_of_the_command_are_arguments_of_train() -> None:
     shell -= {"is_list", "opens", "is_verbose", "lang"}  # what a terminal shows, and in which language
     shell -= {"profile_argument"}  # the same as --profile
     assert shell == (ours - {"covariates", "progress"}) | OPTIONS.keys()
+
+
+def test_help_shows_a_kind_without_its_limits() -> None:
+    parameters = inspect.signature(v8.backtest).parameters
+    assert parameters["folds"].annotation is int
+    assert parameters["history"].annotation == int | None
+
+
+def test_every_option_of_the_command_backtest_is_an_argument_in_python() -> None:
+    ours = {*inspect.signature(v8.backtest).parameters, *BACKTEST_OPTIONS}
+    assert {*BacktestOptions.model_fields} - {"source", "data_dir"} <= ours  # these follow from `candles`
 
 
 @pytest.mark.tf

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from v8.data.market.series import Series
+from v8.model.evaluation.fold_losses import spread_over_seeds
 from v8.profile.profile import load_profile
 from v8.publish.report.backtest import seeds_table
-from v8.runs.backtest import Backtest, other_seeds, spread_over_seeds, write_seeds
+from v8.runs.backtest import Backtest, other_seeds, write_seeds
 
 TASKS = ("ohlc", "volatility")
 

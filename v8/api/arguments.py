@@ -13,7 +13,7 @@ import inspect
 import io
 import os
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cache, wraps
 from numbers import Integral, Real
@@ -34,7 +34,7 @@ from typing import (
 import numpy as np
 import pandas as pd
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from v8.base.child import run_in_child
 from v8.base.errors import (
@@ -114,7 +114,23 @@ def in_python(function: Callable[Parameters, Result]) -> Callable[Parameters, Re
             parts["where"] = called
         raise type(original)(**parts) from original.__cause__  # not from itself: it would be said twice
 
+    vars(call)["__signature__"] = _without_limits(inspect.signature(function))
     return call
+
+
+def _without_limits(signature: inspect.Signature) -> inspect.Signature:
+    """Return a signature as `help` is to show it: `int` for an `int` of limited range."""
+    parameters = []
+    for parameter in signature.parameters.values():
+        members = get_args(parameter.annotation)
+        kind = parameter.annotation
+        if get_origin(kind) is Annotated:
+            kind = members[0]
+        elif get_origin(kind) in (Union, types.UnionType):
+            plain = [get_args(member)[0] if get_origin(member) is Annotated else member for member in members]
+            kind = Union[tuple(plain)]  # noqa: UP007 - of a list
+        parameters.append(parameter.replace(annotation=kind))
+    return signature.replace(parameters=parameters)
 
 
 def call_in_child(
@@ -182,6 +198,52 @@ def checked_argument(called: str, name: str, value: Any, kind: Any) -> Any:
     if not _fits(value, kind):
         raise _refused(f"{called}, {name}=", _rule(value, kind), _described(value))
     return value
+
+
+def further_options(options: type[BaseModel], own: Collection[str]) -> dict[str, Any]:
+    """Return the annotations of the options of a command that are no arguments of a function by themselves.
+
+    Args:
+        options: Those of the command.
+        own: Names of the arguments of the function, and of options that follow from them.
+    """
+    fields = options.model_fields.items()
+    return {name: argument_kind(field.annotation) for name, field in fields if name not in own}
+
+
+def checked_options(
+    called: str,
+    function: Callable[..., Any],
+    given: Mapping[str, Any],
+    kinds: Mapping[str, Any],
+    others: Collection[str] = (),
+) -> dict[str, Any]:
+    """Return those of the further arguments of a function that are options, checked.
+
+    Args:
+        called: How the function is called, for messages.
+        function: The function, which takes further arguments.
+        given: Its further arguments; None stands for the default of one.
+        kinds: The annotations of the options, see `further_options`.
+        others: Names of arguments that are no options.
+
+    Raises:
+        ArgumentError: If one is neither, or an option does not fit its kind.
+    """
+    unknown = next((name for name in given if name not in kinds and name not in others), None)
+    if unknown:
+        parameters = inspect.signature(function).parameters.values()
+        own = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
+        raise unknown_argument(called, unknown, [*own, *kinds], others)
+    checked = {}
+    for name, kind in kinds.items():
+        if given.get(name) is not None:
+            value = checked_argument(called, name, given[name], kind)
+            is_one_of_several = Sequence in [get_origin(member) for member in get_args(kind)]
+            if is_one_of_several:
+                value = (value,) if isinstance(value, str | Path) else tuple(value)
+            checked[name] = value
+    return checked
 
 
 def argument_kind(kind: Any) -> Any:

@@ -8,13 +8,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pandas as pd
 
 from v8.api.arguments import (
     RawCandles,
     call_in_child,
+    checked_options,
+    further_options,
     in_python,
     maybe_path,
     profile_file,
@@ -32,13 +34,23 @@ from v8.base.wording import duration, for_terminal
 from v8.data.market.series import TIMEFRAME_S
 from v8.data.market.sources import CandleSource, OpenedSource
 from v8.model.baselines.baselines import NAIVE
+from v8.model.evaluation.fold_losses import SeedSpread, spread_over_seeds
 from v8.profile.profile import Profile, load_profile
 from v8.profile.tasks import TASKS
 from v8.publish.report import backtest as page
 from v8.publish.report.outputs import ReportWriter, RunResults
 from v8.publish.report.verdict import relative_to_naive, verdict
 from v8.runs import events
-from v8.runs.backtest import Backtest, BacktestPlan, BacktestResults, hold_backtest, read_results, run_folds
+from v8.runs.backtest import (
+    Backtest,
+    BacktestPlan,
+    BacktestResults,
+    hold_backtest,
+    other_seeds,
+    read_results,
+    run_folds,
+    write_seeds,
+)
 from v8.runs.estimate import ProgressEstimate
 from v8.runs.events import ObserverGroup, RunContext, RunObserver, RunSummary
 from v8.runs.execution import run_plan
@@ -57,6 +69,12 @@ from v8.runs.run_folder import read_run
 ACTUAL_ENDING: Final = "_actual"
 FOLDER: Final = "folder"
 """Key of `DataFrame.attrs` for the folder that a frame was read from, a text."""
+
+_SPELT_OUT: Final = {"profile", "series", "folds", "history", "bars", "epochs", "seeds", "out"}
+"""Options of a back-test that are arguments of `backtest` by themselves."""
+
+OPTIONS: Final[Mapping[str, Any]] = further_options(BacktestOptions, {*_SPELT_OUT, "source", "data_dir"})
+"""Other options of `backtest`; source and folder follow from its candles."""
 
 _KEYS: Final = ("series", "open_time", "cutoff", "issued_at", "fold", "step", "column")
 
@@ -155,6 +173,46 @@ def evaluate_folds(
         return FinishedBacktest(finished.plan, results, page.write_backtest(path, results))
 
 
+@dataclass(frozen=True)
+class FinishedSeeds:
+    """How a back-test ended that was repeated with other seeds."""
+
+    spreads: Sequence[SeedSpread]  # of its headline numbers
+    num_seeds: int  # the profile's own included
+    file: Path  # that they were written into
+    is_complete: bool  # whether every series of every fold is evaluated with every seed
+
+
+def repeat_with_seeds(
+    prepared: PreparedBacktest,
+    results: BacktestResults,
+    make_display: Callable[[], RunObserver],
+    print_line: Callable[[str], object],
+) -> FinishedSeeds:
+    """Repeat a back-test with other seeds, and write how far its headline numbers spread.
+
+    Args:
+        prepared: The back-test.
+        results: Its results with the profile's own seed.
+        make_display: Makes what shows the progress of one of the others.
+        print_line: Called with the headline of each.
+    """
+    by_seed = {prepared.backtest.profile.seed: results}
+    others = other_seeds(prepared.backtest, prepared.path, prepared.num_seeds, results.plan)
+    for path, other in others.items():
+        observer = fold_observer(make_display())
+        finished = evaluate_folds(path, other, prepared.source, prepared.engine, observer)
+        by_seed[other.profile.seed] = finished.results
+        print_line(f"Seed {other.profile.seed}. {page.headline(finished.results)}")
+    spreads = spread_over_seeds(by_seed)
+    return FinishedSeeds(
+        spreads=spreads,
+        num_seeds=len(by_seed),
+        file=write_seeds(prepared.path, spreads),
+        is_complete=not any(of_seed.failures for of_seed in by_seed.values()),
+    )
+
+
 def fold_observer(display: RunObserver) -> RunObserver:
     """Return what follows the folds of a back-test: each is a run, and its report is drawn at its end."""
     return ObserverGroup([display, ReportWriter(only_at_end=True)])
@@ -189,11 +247,17 @@ def backtest_for_python(request: BacktestRequest) -> bool:
     for name, reason in results.plan.left_out.items():
         send_message(f"{name} is left out: {reason}")
     send_message(f"Written: {', '.join(map(str, finished.files))}")
+    is_complete = results.is_complete(request.options.series)
+    if prepared.num_seeds > 1:
+        finished_seeds = repeat_with_seeds(
+            prepared, results, lambda: ProgressLines(send_message), send_message
+        )
+        send_message(f"Written: {finished_seeds.file}")
+        is_complete = is_complete and finished_seeds.is_complete
     if not results.cells:
         return False
     opened = OpenedSource(source, prepared.backtest.tables)
-    is_complete = _write_parquet(prepared.path, request.file, lambda _: opened)
-    return is_complete and results.is_complete(request.options.series)
+    return _write_parquet(prepared.path, request.file, lambda _: opened) and is_complete
 
 
 def _write_parquet(place: Path, file: Path, open_source: OpenSource, names: Sequence[str] = ()) -> bool:
@@ -217,9 +281,11 @@ def backtest(
     history: NumBars | None = None,
     bars: AtLeastOne | None = None,
     epochs: AtLeastOne | None = None,
+    seeds: AtLeastOne = 1,
     column: str | None = "close",
     out: str | Path | None = None,
     progress: bool = True,
+    **options: Any,
 ) -> pd.DataFrame:
     """Evaluate a profile over many folds, fitted again for each; return every forecast of their test spans.
 
@@ -234,9 +300,12 @@ def backtest(
         history: Newest candles that the folds lie in; None for all there are.
         bars: Candles of each fold; None for the profile's.
         epochs: Most epochs of each training; None for the profile's.
+        seeds: With how many seeds to repeat it, to see how far its numbers spread (`seeds.json` in its
+            folder); the forecasts are those of the profile's own seed.
         column: The column that is returned, such as "close" or "volatility"; None for all.
         out: Its folder; None for backtests/PROFILE.
         progress: Whether to print lines about it.
+        options: Other options of the command `backtest`: universe, tables, device, workers ...
 
     Returns:
         The frame that `v8.export` returns; `attrs["folder"]` is the folder, of which `v8.leaderboard` reads
@@ -249,6 +318,7 @@ def backtest(
     >>> table = v8.backtest("vision", "frontier", series="BTCUSDT-1h", folds=8)  # doctest: +SKIP
     >>> (table["model"] - table["y"]).abs().groupby(table["cutoff"]).mean()  # doctest: +SKIP
     """
+    further = checked_options("v8.backtest", backtest, options, OPTIONS)
     _check_column("v8.backtest", column)
     names = series_list(series)
     source = source_of(candles, names)
@@ -257,18 +327,20 @@ def backtest(
     else:
         loaded = profile if isinstance(profile, Profile) else load_profile(str(profile))
         folder = Path("backtests") / loaded.name
-    options = BacktestOptions(
+    all_options = BacktestOptions(
         profile=str(profile_file(profile)),
         series=tuple(names),
         folds=folds,
         history=history,
         bars=bars,
         epochs=epochs,
+        seeds=seeds,
         out=folder,
+        **further,
         **source,
     )
     with tempfile.TemporaryDirectory(prefix="v8-") as place:
-        request = BacktestRequest(options, Path(place) / "forecasts.parquet")
+        request = BacktestRequest(all_options, Path(place) / "forecasts.parquet")
         is_complete = call_in_child(backtest_for_python, request, where="v8.backtest", progress=progress)
         return _read_forecasts(request.file, folder, column, is_complete=is_complete)
 

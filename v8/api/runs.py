@@ -5,22 +5,21 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, get_origin
+from typing import Any, Final
 
 import pandas as pd
 
 from v8.api.arguments import (
     PublicNames,
     RawCandles,
-    argument_kind,
-    checked_argument,
+    checked_options,
+    further_options,
     in_python,
     profile_file,
     require_no_profile,
     series_list,
     source_of,
     stored_tables,
-    unknown_argument,
     with_others,
 )
 from v8.api.export import folds_of
@@ -190,11 +189,7 @@ _SPELT_OUT: Final = {"profile", "series", "runs", "fresh", "evaluate"}
 _OF_THE_CALL: Final = {"source", "data_dir"}
 """Options of a run that follow from other arguments."""
 
-OPTIONS: Final[Mapping[str, Any]] = {
-    name: argument_kind(field.annotation)
-    for name, field in RunOptions.model_fields.items()
-    if name not in _SPELT_OUT | _OF_THE_CALL
-}
+OPTIONS: Final[Mapping[str, Any]] = further_options(RunOptions, _SPELT_OUT | _OF_THE_CALL)
 """Other options of `train`: those of the command `run`, which its help explains; None is the default."""
 
 _OF_PROFILE: Final = {"bars": "newest_bars", "epochs": "epochs", "precision": "precision"}
@@ -297,24 +292,12 @@ def _divided(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]
     Raises:
         ArgumentError: If a name is neither, or an option does not fit its kind.
     """
-    profile_keys = key_places()
-    unknown = next((name for name in options if name not in OPTIONS and name not in profile_keys), None)
-    if unknown:
-        arguments = [*train.__annotations__, *OPTIONS]
-        raise unknown_argument("v8.train", unknown, arguments, profile_keys)
-    run_options = {
-        name: checked_argument("v8.train", name, options[name], kind)
-        for name, kind in OPTIONS.items()
-        if options.get(name) is not None
-    }
+    run_options = checked_options("v8.train", train, options, OPTIONS, others=key_places())
     keys = {}
     if not run_options.get("smoke"):
         for name, key in _OF_PROFILE.items():
             if name in run_options:
                 keys[key] = run_options.pop(name)
-    for name, value in run_options.items():
-        if get_origin(RunOptions.model_fields[name].annotation) is tuple:
-            run_options[name] = (value,) if isinstance(value, str | Path) else tuple(value)
     keys |= {name: value for name, value in options.items() if name not in OPTIONS}
     return run_options, keys
 

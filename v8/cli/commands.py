@@ -381,9 +381,9 @@ def backtest(
     results = evaluate_and_print(out, prepared.backtest, candles, prepared.engine)
     exit_code = 0 if results.is_complete(options.series) else SeriesError.exit_code
     if prepared.num_seeds > 1:
-        from v8.cli.runs import repeat_with_seeds
+        from v8.cli.runs import repeat_and_print
 
-        is_complete = repeat_with_seeds(prepared, results)
+        is_complete = repeat_and_print(prepared, results)
         exit_code = exit_code if is_complete else SeriesError.exit_code
     if results.cells and forecasts:
         from v8.cli.forecasts import export_forecasts

@@ -21,6 +21,7 @@ from v8.api.results import (
     evaluate_folds,
     fold_observer,
     losses,
+    repeat_with_seeds,
     still_to_come,
 )
 from v8.base.errors import DataError, SeriesError, StorageError, V8Error, listed
@@ -51,7 +52,7 @@ from v8.publish.report.markup import DEMO_WARNING
 from v8.publish.report.outputs import REPORT_FILE, RunOutputs, RunResults, draw_pictures
 from v8.publish.report.verdict import best_baselines_in_words, titled, verdict
 from v8.runs import events
-from v8.runs.backtest import Backtest, BacktestResults, other_seeds, spread_over_seeds, write_seeds
+from v8.runs.backtest import Backtest, BacktestResults
 from v8.runs.estimate import ProgressEstimate, known_cost
 from v8.runs.events import RunContext, RunObserver, RunSummary
 from v8.runs.options import PreparedBacktest, PreparedRun, RunOptions
@@ -180,27 +181,15 @@ def redraw(run: Path) -> int:
     return max((error.exit_code for error in errors), default=0)
 
 
-def repeat_with_seeds(prepared: PreparedBacktest, results: BacktestResults) -> bool:
-    """Repeat a back-test with other seeds, and print and write how far its headline numbers spread.
+def repeat_and_print(prepared: PreparedBacktest, results: BacktestResults) -> bool:
+    """Repeat a back-test with other seeds, and print how far its headline numbers spread.
 
-    Args:
-        prepared: The back-test.
-        results: Its results with the profile's own seed.
-
-    Returns:
-        Whether every series of every seed is evaluated.
+    Returns whether every series is evaluated with every seed.
     """
-    by_seed = {prepared.backtest.profile.seed: results}
-    others = other_seeds(prepared.backtest, prepared.path, prepared.num_seeds, results.plan)
-    for path, backtest in others.items():
-        observer = fold_observer(RunDisplay())
-        finished = evaluate_folds(path, backtest, prepared.source, prepared.engine, observer)
-        by_seed[backtest.profile.seed] = finished.results
-        print_lines(f"Seed {backtest.profile.seed}. {page.headline(finished.results)}")
-    spreads = spread_over_seeds(by_seed)
-    print_table(page.seeds_table(spreads, len(by_seed)))
-    print_lines(f"Written: {write_seeds(prepared.path, spreads)}")
-    return not any(of_seed.failures for of_seed in by_seed.values())
+    finished = repeat_with_seeds(prepared, results, RunDisplay, print_lines)
+    print_table(page.seeds_table(finished.spreads, finished.num_seeds))
+    print_lines(f"Written: {finished.file}")
+    return finished.is_complete
 
 
 def evaluate_and_print(

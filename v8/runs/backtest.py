@@ -11,15 +11,14 @@ So a back-test resumes, isolates failures and locks as a run does, and its folde
 runs.
 
 `v8.model.evaluation.fold_losses` computes the figures; `v8.publish.report.backtest` shows them. With
-`--seeds` a back-test is repeated with other seeds, and `spread_over_seeds` says how far its headline numbers
-lie apart.
+`--seeds` a back-test is repeated with other seeds.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from statistics import median, median_high, median_low
+from statistics import median_high, median_low
 from typing import Any, Final
 
 from pydantic_core import to_jsonable_python
@@ -41,6 +40,7 @@ from v8.model.evaluation.fold_losses import (
     Cell,
     FoldLosses,
     FoldSummary,
+    SeedSpread,
     summarize_cells,
 )
 from v8.profile.indicators import warmup_bars
@@ -539,32 +539,6 @@ def results_of(
     return BacktestResults(**vars(summarize_cells(cells)), plan=plan, failures=failed_folds)
 
 
-@dataclass(frozen=True)
-class SeedSpread:
-    """A headline number of a back-test by seed, all of one pool, timeframe and task."""
-
-    pool: str  # a key of `v8.model.evaluation.fold_losses.POOLS`
-    timeframe: str
-    task: str
-    figure: str  # "relative_mae" (to naive) or "against_best", medians over series and folds, unitless
-    by_seed: Mapping[int, float]
-
-    @property
-    def low(self) -> float:
-        """The smallest."""
-        return min(self.by_seed.values())
-
-    @property
-    def middle(self) -> float:
-        """The median."""
-        return median(self.by_seed.values())
-
-    @property
-    def high(self) -> float:
-        """The largest."""
-        return max(self.by_seed.values())
-
-
 def other_seeds(backtest: Backtest, path: Path, num_seeds: int, plan: BacktestPlan) -> dict[Path, Backtest]:
     """Return the back-tests with other seeds, by their folders.
 
@@ -581,19 +555,6 @@ def other_seeds(backtest: Backtest, path: Path, num_seeds: int, plan: BacktestPl
         seeded = profile.but(seed=seed, name=profile.name)
         others[path / f"seed-{seed}"] = replace(backtest, profile=seeded, like=plan)
     return others
-
-
-def spread_over_seeds(results: Mapping[int, BacktestResults]) -> list[SeedSpread]:
-    """Return the headline numbers by seed, of those that every back-test has; at least one, by its seed."""
-    by_key: dict[tuple[str, str, str, str], dict[int, float]] = {}
-    for seed, of_seed in results.items():
-        for pool in of_seed.pools:
-            for task, result in pool.tasks.items():
-                figures = {"relative_mae": result.model_relative_mae, "against_best": result.against_best}
-                for figure, value in figures.items():
-                    if value is not None:
-                        by_key.setdefault((pool.name, pool.timeframe, task, figure), {})[seed] = value
-    return [SeedSpread(*key, by_seed) for key, by_seed in by_key.items() if len(by_seed) == len(results)]
 
 
 def write_seeds(path: Path, spreads: list[SeedSpread]) -> Path:

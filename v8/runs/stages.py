@@ -41,7 +41,7 @@ from v8.model.evaluation.evaluation import (
     evaluate_quantiles,
     evaluate_test_span,
 )
-from v8.model.evaluation.fold_losses import TEST_LOSSES_FILE, fold_losses
+from v8.model.evaluation.fold_losses import TEST_LOSSES_FILE, FoldLosses
 from v8.model.evaluation.metrics import Importance, measure_importance
 from v8.model.evaluation.price_range import RangeCoverage, evaluated_windows, measure_range
 from v8.model.evaluation.significance import BaselineComparison, Losses
@@ -170,7 +170,8 @@ class SeriesInProgress:
             write_with(self._job.folder / MODEL_FILE, lambda file: model.save(file, series=str(self.series)))
             self._onnx_fault = self._save_onnx(model)
             if test_results.losses:
-                fold_losses(self._data, test_results.losses).save(self._job.folder / TEST_LOSSES_FILE)
+                losses = FoldLosses.of(self._data, test_results.losses)
+                losses.save(self._job.folder / TEST_LOSSES_FILE)
         # The metadata hold the seconds of every stage, of "save" too, so they are written after it.
         forecasts = test_results.forecasts
         sample = sample_forecasts(self._data, forecasts.points, forecasts.quantiles)

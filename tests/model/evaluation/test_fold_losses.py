@@ -10,7 +10,7 @@ from tiny_profiles import demo_data, tiny_profile
 
 from v8.base.errors import ArtifactError
 from v8.model.evaluation.evaluation import MODEL, evaluate_test_span
-from v8.model.evaluation.fold_losses import BREAK_FACTOR, FoldLosses, fold_losses, volatility_shock
+from v8.model.evaluation.fold_losses import BREAK_FACTOR, FoldLosses, volatility_shock
 
 DAY = 24
 
@@ -64,7 +64,7 @@ def evaluated() -> FoldLosses:
     data = demo_data(tiny_profile("dense_newest"))
     evaluation, losses = evaluate_test_span(data, data.spans["test"].naive)
     assert evaluation.validation_mae == {}  # all tasks have a reference: no baseline has to be chosen
-    return fold_losses(data, losses)
+    return FoldLosses.of(data, losses)
 
 
 def test_a_fold_has_one_loss_a_window_of_everybody(evaluated: FoldLosses) -> None:

@@ -68,6 +68,28 @@ class FoldLosses:
     ]  # per task and forecaster, shape (N,), in returns
     shock: float  # see `volatility_shock`
 
+    @classmethod
+    def of(cls, data: SeriesData, losses: significance.Losses) -> "FoldLosses":
+        """Return what is saved of the windows of an evaluated series.
+
+        Args:
+            data: The series.
+            losses: Those that `evaluation.evaluate_test_span` returned for it.
+        """
+        high = data.table.column(HIGH).astype(np.float64)
+        low = data.table.column(LOW).astype(np.float64)
+        ranges = np.log(high / low)
+        train_end = data.split["train"][1]
+        bar_s = data.series.bar_s
+        last_opens_s = data.table.open_time_s[data.spans["test"].anchors].astype(np.int64)
+        by_task = {
+            task: {name: values.astype(np.float32) for name, values in by_name.items()}
+            for task, by_name in losses.by_task.items()
+        }
+        bars_per_day = max(1, DAY_S // bar_s)
+        shock = volatility_shock(ranges[:train_end], ranges[train_end:], bars_per_day)
+        return cls(closes_s=last_opens_s + bar_s, by_task=by_task, shock=shock)
+
     def mean(self, task: str, forecaster: str) -> float:
         """Return the mean loss of a forecaster, in returns."""
         return float(self.by_task[task][forecaster].mean(dtype=np.float64))
@@ -119,27 +141,6 @@ class FoldLosses:
             if not {MODEL, NAIVE} <= by_name.keys():
                 raise _damaged(file, f"losses on {task} of {', '.join(by_name)} alone")
         return cls(closes_s=closes_s, by_task=by_task, shock=shock)
-
-
-def fold_losses(data: SeriesData, losses: significance.Losses) -> FoldLosses:
-    """Return what is saved of the windows of an evaluated series.
-
-    Args:
-        data: The series.
-        losses: Those that `evaluation.evaluate_test_span` returned for it.
-    """
-    high = data.table.column(HIGH).astype(np.float64)
-    low = data.table.column(LOW).astype(np.float64)
-    ranges = np.log(high / low)
-    train_end = data.split["train"][1]
-    bar_s = data.series.bar_s
-    last_opens_s = data.table.open_time_s[data.spans["test"].anchors].astype(np.int64)
-    by_task = {
-        task: {name: values.astype(np.float32) for name, values in by_name.items()}
-        for task, by_name in losses.by_task.items()
-    }
-    shock = volatility_shock(ranges[:train_end], ranges[train_end:], bars_per_day=max(1, DAY_S // bar_s))
-    return FoldLosses(closes_s=last_opens_s + bar_s, by_task=by_task, shock=shock)
 
 
 def volatility_shock(trained: FloatArray, later: FloatArray, bars_per_day: int) -> float:
@@ -296,6 +297,45 @@ def summarize_cells(cells: Sequence[Cell]) -> FoldSummary:
         series=dict(zip(by_series, series_results, strict=True)),
         cells=tuple((cell.fold, str(cell.series)) for cell in cells),
     )
+
+
+@dataclass(frozen=True)
+class SeedSpread:
+    """A headline number of a back-test by seed, all of one pool, timeframe and task."""
+
+    pool: str  # a key of `POOLS`
+    timeframe: str
+    task: str
+    figure: str  # "relative_mae" (to naive) or "against_best", medians over series and folds, unitless
+    by_seed: Mapping[int, float]
+
+    @property
+    def low(self) -> float:
+        """The smallest."""
+        return min(self.by_seed.values())
+
+    @property
+    def middle(self) -> float:
+        """The median."""
+        return median(self.by_seed.values())
+
+    @property
+    def high(self) -> float:
+        """The largest."""
+        return max(self.by_seed.values())
+
+
+def spread_over_seeds(results: Mapping[int, FoldSummary]) -> list[SeedSpread]:
+    """Return the headline numbers by seed, of those that every back-test has; at least one, by its seed."""
+    by_key: dict[tuple[str, str, str, str], dict[int, float]] = {}
+    for seed, of_seed in results.items():
+        for pool in of_seed.pools:
+            for task, result in pool.tasks.items():
+                figures = {"relative_mae": result.model_relative_mae, "against_best": result.against_best}
+                for figure, value in figures.items():
+                    if value is not None:
+                        by_key.setdefault((pool.name, pool.timeframe, task, figure), {})[seed] = value
+    return [SeedSpread(*key, by_seed) for key, by_seed in by_key.items() if len(by_seed) == len(results)]
 
 
 def best_baselines(cells: Sequence[Cell]) -> dict[str, dict[str, str]]:

@@ -28,7 +28,7 @@ from v8.base.wording import (
 )
 from v8.model.evaluation import fold_losses
 from v8.model.evaluation.bootstrap import ErrorInterval
-from v8.model.evaluation.fold_losses import CellGroup, TaskResult
+from v8.model.evaluation.fold_losses import CellGroup, SeedSpread, TaskResult
 from v8.model.evaluation.significance import ALPHA, BEATS, LOSES
 from v8.profile.tasks import TASKS
 from v8.publish.report.charts import plot
@@ -43,7 +43,7 @@ from v8.publish.report.verdict import (
     source_in_words,
     titled,
 )
-from v8.runs.backtest import RESULTS_FILE, BacktestPlan, BacktestResults, SeedSpread
+from v8.runs.backtest import RESULTS_FILE, BacktestPlan, BacktestResults
 
 PAGE_FILE: Final = "backtest.html"
 
