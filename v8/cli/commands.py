@@ -1,6 +1,7 @@
-"""Every command of the core: its flags, what it refuses before any work, and the module that does the work.
+"""Every command but those of annexes: its flags, what it refuses before any work, and who does the work.
 
-These modules are imported inside the commands, so that `--help` and usage errors answer quickly.
+The modules that do the work are imported inside the commands, so that `--help` and usage errors answer
+quickly.
 """
 
 from functools import partial
@@ -57,8 +58,8 @@ def run(
         return
     continue_command = command("run", *options.words(), *cli.language_words(lang))
     prepared = PreparedRun.from_options(options, continue_command)
-    # After what is refused in a moment, and before TensorFlow starts. With `--device gpu` it has started, to
-    # look for the GPU, and there is nothing to set.
+    # Sets variables of the environment that TensorFlow reads when it is imported. With `--device gpu` it has
+    # been imported above, to look for the GPU, and needs none.
     cli.settle_process(options.device)
     echo(f"{'Planning' if dry_run else 'Preparing'} a run of {prepared.plan.profile.name}.")
 

@@ -78,6 +78,11 @@ class FeatureTable:
         """Names of the columns, each once, in the requested order."""
         return tuple(self.chunks)
 
+    @property
+    def num_holes(self) -> int:
+        """Holes in the candles, between the first row and the last."""
+        return int(self.segment[-1])
+
     def column(self, name: str) -> Column:
         """Return one column, shape (R,), float32, read-only; its chunks are joined at the first call."""
         chunks = self._chunks(name)

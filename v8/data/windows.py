@@ -1,12 +1,11 @@
-"""The prepared data of one series: table, split, scaling and windows; and the batches of windows of many.
+"""The prepared data of one series: table, split, scaling and windows; and the batches of several series.
 
-Train, validation and test span follow one another in time, with an embargo between them. An anchor is the
-last known row of a window: its lookback rows end there and its horizon rows follow. A window counts only when
-all its rows lie in one span and in one contiguous segment, so no window contains a gap of the candles, and
-none shares a row with a window of another span.
+Train, validation and test span follow one another in time, with lookback + horizon rows between them that
+belong to none (an embargo). An anchor is the last known row of a window: its lookback rows end there and its
+horizon rows follow. A window counts only when all its rows lie in one span and in one stretch of candles
+without a hole.
 
-A window is never copied out of the table before its batch is made: memory grows with rows times
-(features + horizon x targets), never with the lookback.
+Windows are cut out of the table batch by batch: memory grows with rows, never with the lookback.
 
 Shapes: N rows of the table, W windows, S batches of an epoch, B windows of a batch, M models, T lookback, F
 features, H horizon, C columns of a task.
@@ -105,35 +104,42 @@ def prepare_series(table: FeatureTable, profile: Profile) -> SeriesData:
         DataError: If a span holds no complete window.
         SeriesError: If the close never moves on the train span.
     """
-    split = split_rows(len(table), profile, location=str(table.series), num_holes=int(table.segment[-1]))
+    split = split_rows(len(table), profile, location=str(table.series), num_holes=table.num_holes)
     spans = {name: _span(table, rows, name, profile) for name, rows in split.items()}
     scaling = fit_scaling(spans["train"], split["train"], table_columns(profile))
-    # `closes` maps an origin to the closes by which its features are divided. The origin "" is the series
-    # itself, others are symbols whose columns the profile uses ("BTCUSDT" has `BTCUSDT.close`). A symbol
-    # without a close has only features that need none (the profile checks that).
-    closes = {}
-    for origin in ("", *neighbours(profile.features)):
-        name = with_origin(origin, CLOSE)
-        if name in table.columns:
-            closes[origin] = table.column(name).astype(np.float64)
+    closes = _closes_by_origin(table, profile)
     inputs_NF = scaling.scale_inputs(table.select(profile.features).astype(np.float64), closes)
     targets_NHC = {task: _targets(list(spans.values()), scaling, task) for task in profile.tasks}
-    # A target is a return divided by a unit: the recent range, at least a floor, with `scaling: ranged`, else
-    # 1. Its weight is the unit divided by the mean unit of the train windows. That undoes the division: the
-    # weighted loss is in returns (shares of the last close), by which forecasts are evaluated.
-    floored_N = scaling.floored_range(target_unit(table, profile))
-    weight_N = floored_N / floored_N[spans["train"].anchors].mean()
+    # With `scaling: ranged` a target is a return divided by the recent range of prices, so that calm and wild
+    # times are alike; otherwise by 1. Weights undo it, so that the weighted loss is in returns, by which
+    # forecasts are evaluated.
+    unit_N = scaling.floored_range(target_unit(table, profile))
+    weight_N = unit_N / unit_N[spans["train"].anchors].mean()
     return SeriesData(
         profile=profile,
         table=table,
         split=split,
-        # New spans without the arrays that were cached for scaling: a fleet holds many series for long.
+        # New ones: those above have cached large arrays, and a fleet holds many series for long.
         spans={name: Span(table, profile, span.anchors) for name, span in spans.items()},
         scaling=scaling,
         inputs_NF=inputs_NF,
         targets_NHC=targets_NHC,
         weight_N=weight_N.astype(np.float32),
     )
+
+
+def _closes_by_origin(table: FeatureTable, profile: Profile) -> dict[str, NDArray[np.float64]]:
+    """Return the closes by which features are divided, by the symbol that these are computed from.
+
+    That is "" for the series itself, or another symbol whose columns the profile uses: "BTCUSDT" has
+    `BTCUSDT.close`. A symbol without a close has only features that need none (the profile checks that).
+    """
+    closes = {}
+    for origin in ("", *neighbours(profile.features)):
+        name = with_origin(origin, CLOSE)
+        if name in table.columns:
+            closes[origin] = table.column(name).astype(np.float64)
+    return closes
 
 
 def whole_span(candles: Candles, profile: Profile) -> Span:
@@ -156,7 +162,7 @@ def _span(table: FeatureTable, rows: tuple[int, int], name: str, profile: Profil
             where=location,
             rule=rule,
             got="gaps in the candles that leave none",
-            fix=fix_for_holes(int(table.segment[-1]), longer),
+            fix=fix_for_holes(table.num_holes, longer),
         )
     return Span(table, profile, anchors)
 

@@ -3,19 +3,15 @@
     run_plan         holds the run folder and lets the observer follow
       execute        what is finished is checked and skipped; the engine trains the others
 
-Nothing is trained before the candles of every selected series, of finished ones too, were read and pinned
-(`v8.runs.reading`), and every finished artefact has shown that it is the one that was saved. A series whose
-candles are no longer those it is pinned to fails by itself. So does one whose candles cannot be read; if it
-is finished, that is only noted. A finished series whose files are not as they were saved fails, too, before
-its candles are read; its files are left as they are.
+Nothing is trained before the files of every finished series were checked, and the candles of every selected
+series were read and pinned (`v8.runs.reading`). What is wrong with a series does not stop the others:
 
-What happens goes to observers (`v8.runs.events`) as events. The way of one:
+    files of a finished series are not as they were saved     it fails; its files are left as they are
+    candles are no longer those it is pinned to               it fails
+    candles cannot be read                                    it fails; if it is finished, that is only noted
 
-    engine -> `RunRecorder`, which writes run.json (`train_jobs` also shows them to its estimate)
-           -> what leaves out repeated notes (`observed`)
-           -> the observer of `run_plan`: display, trackers, and the writer of the report
-
-Notes and failures from before training begin at `RunRecorder`, warnings and notes of dropped series after it.
+What happens goes to observers (`v8.runs.events`) as events: an engine passes them to `RunRecorder`, which
+writes run.json and passes them on to the observer of `run_plan`: display, trackers, the writer of the report.
 """
 
 from collections.abc import Sequence
@@ -106,34 +102,33 @@ def execute(
     if plan.todo:
         folder.require_writable()
     damaged = check_finished(plan, folder, recorder)
-    sound = {series: status for series, status in plan.series.items() if series not in damaged}
-    plan = replace(plan, series=sound)
+    undamaged = {series: status for series, status in plan.series.items() if series not in damaged}
+    plan = replace(plan, series=undamaged)
     reading = CandleReader(plan, folder, source, recorder).read_all()
-    failures = [*damaged.values(), *reading.failures]
+    early_failures = [*damaged.values(), *reading.failures]
     outcomes: list[SeriesOutcome] = []
     try:
         if reading.ready:
             recorder.on_event(GettingReady(f"Getting ready to train {len(reading.ready)} series."))
             recipe = with_device_settings(plan.recipe, folder, recorder)
             jobs = make_jobs(replace(plan, recipe=recipe), reading.ready)
-            with loops_in_environment(recipe.device_settings.loops):  # the engine's processes inherit it
+            # XLA reads there how it is to compile; processes of the engine inherit it.
+            with loops_in_environment(recipe.device_settings.loops):
                 outcomes = train_jobs(jobs, engine, recorder)
     finally:
-        folder.release_running()
+        folder.reset_running()
+    trained = [outcome for outcome in outcomes if outcome.reason is None]
     train_failures = [outcome for outcome in outcomes if outcome.reason is not None]
-    failures += train_failures
-    # `CandleReader` refuses a finished series, too, if its candles are no longer those that it is pinned to.
-    refused = {failure.series for failure in failures}
+    failed_early = {failure.series for failure in early_failures}  # finished series may be among them
     finished_before = [
-        series for series, status in plan.series.items() if status == "done" and series not in refused
+        series for series, status in plan.series.items() if status == "done" and series not in failed_early
     ]
-    without_onnx = [outcome for outcome in outcomes if outcome.onnx_fault and outcome.reason is None]
     return RunSummary(
-        num_trained=len(outcomes) - len(train_failures),
+        num_trained=len(trained),
         num_finished_before=len(finished_before),
-        failures=tuple(failures),
+        failures=(*early_failures, *train_failures),
         newer_candles=tuple(reading.newer_candles),
-        without_onnx=tuple(without_onnx),
+        without_onnx=tuple(outcome for outcome in trained if outcome.onnx_fault),
     )
 
 
@@ -213,18 +208,19 @@ def make_jobs(plan: Plan, ready: Sequence[CheckedSeries]) -> list[Job]:
     ]
 
 
-def train_jobs(jobs: Sequence[Job], engine: Engine, recorder: RunObserver) -> list[SeriesOutcome]:
+def train_jobs(jobs: Sequence[Job], engine: Engine, observer: RunObserver) -> list[SeriesOutcome]:
     """Let an engine make the artefact of every job, at least one; return how each ended.
 
-    What the run took is saved for the estimates of later ones, also when it is interrupted.
+    The engine passes what happens on the way to the observer, and yields how each series ended. What the run
+    took is saved for the estimates of later ones, also when it is interrupted.
     """
     outcomes: list[SeriesOutcome] = []
     num_trained = 0
     estimate = ProgressEstimate(len(jobs))
-    estimate_and_recorder = ObserverGroup([estimate, recorder])
+    observers = ObserverGroup([estimate, observer])
     try:
-        for outcome in engine.train(jobs, estimate_and_recorder):
-            estimate_and_recorder.on_event(outcome)
+        for outcome in engine.train(jobs, observers):
+            observers.on_event(outcome)
             outcomes.append(outcome)
             if outcome.reason is None:
                 num_trained += 1

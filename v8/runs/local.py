@@ -4,16 +4,15 @@
 
 A fleet is the series whose networks are stacked and trained as one compiled program. It is prepared series by
 series, and each member is evaluated and saved as soon as it ends: here, or beside a GPU by other processes
-(`v8.runs.workers`), while this one goes on training. An error inside the common program names no
-member, so the fleet goes on in halves, from its checkpoints, until the guilty series is alone; when memory
-ran out, later fleets stay that small.
+(`v8.runs.workers`), while this one goes on training.
 
-The compiled program, the feature store and TensorFlow itself are set up once a pipeline, not once a series.
-`run_isolated` (`v8.runs.events`) does some work of one series. It returns the result, or None, and how the
-series ended; every error but Ctrl-C is caught and becomes that outcome.
+An error of the program does not say which member caused it. So the unfinished members go on in two halves,
+each from its checkpoint, until the series that causes it is alone and fails. When memory ran out, later
+fleets stay that small.
 
-`LocalEngine` (`v8.runs.engines`) hands its jobs to `InProcessEngine` where one process is enough. The
-processes of `v8.runs.workers` and those of other engines use `InProcessEngine`, too, each for its own jobs.
+`run_isolated` (`v8.runs.events`) calls a function that does some work of one series, and returns its value
+and an outcome. An error, unless it is Ctrl-C, is caught: the value is None then, and the outcome has the
+reason.
 """
 
 import gc
@@ -94,13 +93,13 @@ class SeriesPipeline:
         `check_interrupt` is called between series and batches, and raises KeyboardInterrupt to stop there.
         """
         self._check_interrupt = check_interrupt
-        self._fleet_size = fleet_size
+        self._fleet_size = fleet_size  # halved while fleets are trained, if memory runs out
         if self._finishers:
             self._finishers.report_to(observer)
         if self._trainer.unstackable_layers:
             self._fleet_size = 1
             layers = listed(self._trainer.unstackable_layers)
-            text = f"Series are trained one by one, not as a fleet: {layers} has no stacked twin."
+            text = f"Series are trained one by one, not as a fleet: {layers} cannot be stacked."
             observer.on_event(Note(text))
         waiting = list(jobs)
         while waiting:
@@ -158,25 +157,23 @@ class SeriesPipeline:
     ) -> Iterator[SeriesOutcome]:
         """Train a fleet as one program; finish each member when it ends, after an error go on in halves."""
         unfinished = list(fleet)
-        # Nothing is trained yet: each `next(results)` trains until a member ends.
-        results = self._trainer.fit_fleet([series.fleet_member() for series in fleet])
+        results = self._trainer.fit_fleet([series.fleet_member() for series in fleet])  # a generator
         while unfinished:
-            # A member that diverges is a result. An error ends the whole program and does not say whose it
-            # is: in a fleet of one the outcome is that of its series. In a larger one `unfinished[0]` need
-            # not be the guilty one, and only the reason counts.
+            # Trains until a member ends. An error ends the whole program; its outcome bears the name of the
+            # first series, which need not have caused it, so of a fleet of several only the reason is used.
             next_result, outcome = run_isolated(unfinished[0].series, lambda: next(results))
-            if next_result is None and len(fleet) == 1:
-                yield outcome
-                return
             if next_result is None:
-                yield from self._train_in_halves(len(fleet), unfinished, str(outcome.reason), observer)
+                if len(fleet) == 1:
+                    yield outcome
+                else:
+                    yield from self._train_in_halves(len(fleet), unfinished, str(outcome.reason), observer)
                 return
             index, result = next_result
             unfinished.remove(fleet[index])
             if self._finishers and isinstance(result, TrainingResult):
                 self._finishers.add(fleet[index].hand_over(result, fleet_size=len(fleet)))
-                yield from self._finishers.receive(timeout_s=0)
-            else:
+                yield from self._finishers.receive(timeout_s=0)  # those that have ended by now
+            else:  # also one that has diverged: `result` is its error then
                 yield fleet[index].finish(self._trainer, result, fleet_size=len(fleet))
 
     def _train_in_halves(

@@ -1,7 +1,7 @@
 """What a run will do, before it does it: its series and seeds, its jobs, and the engine that does them.
 
-Seeds belong to series, not to their place in a selection: series number k of the default universe
-trains with the profile's seed + k, alone or among forty.
+A series has the same seed whichever others are selected: series number k of the default universe trains with
+the profile's seed + k.
 """
 
 import hashlib
@@ -41,15 +41,15 @@ class DeviceSettings:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How the artefacts of a run are made, the same for all its series; it can travel between processes."""
+    """How the artefacts of a run are made, the same for all its series; it can be pickled."""
 
     profile: Profile  # what to train
-    is_publishable: bool  # false for the demo market
-    dataset: str | None = None  # dataset of the Hub that the candles come from, `user/name`
+    is_publishable: bool  # false for simulated candles (the demo market)
+    dataset: str | None = None  # dataset of the Hugging Face Hub that the candles come from, `user/name`
     is_evaluated: bool = True  # whether to evaluate models on the test span
     has_importance: bool = False  # whether to measure the importance of each kind of inputs
     has_onnx: bool = False  # whether to write `model.onnx`, too
-    device_settings: DeviceSettings = DeviceSettings()  # chosen when the run starts
+    device_settings: DeviceSettings = DeviceSettings()  # these until the run starts and chooses
 
 
 @dataclass(frozen=True)
@@ -136,15 +136,14 @@ def _status(state: SeriesState | None, folder: Path) -> Status:
 
 @dataclass(frozen=True)
 class Job:
-    """Everything a worker needs to make one artefact; it can travel between processes."""
+    """Everything that is needed to make one artefact; it can be pickled."""
 
     recipe: Recipe  # the same for all jobs of a run
     candles: Candles
-    seed: int  # of weights, order and dropout
+    seed: int  # of weights, order of windows and dropout
     folder: Path  # where the artefact goes
     candle_seconds: float = 0.0  # time that reading the candles took
-    initial_model: Path | None = None
-    """Folder of the model from whose weights training starts; None draws them at random."""
+    initial_model: Path | None = None  # folder of the model whose weights are trained on; None draws them
 
     @property
     def series(self) -> Series:

@@ -238,7 +238,7 @@ class RunFolder(FolderLock):
             self.record.series[str(series)] = self.state(series)
         self.save_record()
 
-    def release_running(self) -> None:
+    def reset_running(self) -> None:
         """Set series whose training was interrupted to `pending`; checkpoints keep the finished epochs."""
         for name, state in self.record.series.items():
             if state.status == "running":
@@ -333,7 +333,7 @@ class RunFolder(FolderLock):
             self.note = f"{self.path}: nothing of this run was finished or in training; it starts again."
             self.record = start
             self.save_record()
-        self.release_running()
+        self.reset_running()
 
     def _is_empty(self) -> bool:
         """Return whether the run has no results: no series is done, and the only files are of errors."""

@@ -1,9 +1,9 @@
 """The stages of one series, from candles to its artefact: features, windows, training, evaluating, saving.
 
-A network that was trained is calibrated before it is evaluated. With `calibration: ensemble` its forecasts
-are mixed with those of simulated paths and of a regression (`v8.model.baselines.ranges`), in shares that the
-validation span decides; where there are quantiles, it also decides how wide they must be. All of this becomes
-part of the published model.
+A trained network is calibrated on the validation span before it is evaluated, if its profile asks for it.
+With `calibration: ensemble` its forecasts are mixed with those of simulated paths and of a regression
+(`v8.model.baselines.ranges`): the shares are fitted. Where the profile has quantiles, their widths are. All
+of this becomes part of the model that is saved.
 """
 
 import math
@@ -141,7 +141,9 @@ class SeriesInProgress:
         self, trainer: AnyTrainer, result: TrainingResult | DivergedError, *, fleet_size: int
     ) -> SeriesOutcome:
         """Evaluate and save what was trained in a fleet of so many; an error becomes the outcome."""
-        comparison, outcome = run_isolated(self.series, lambda: self._finish(trainer, result, fleet_size))
+        comparison, outcome = run_isolated(
+            self.series, lambda: self._make_artifact(trainer, result, fleet_size)
+        )
         own_times_s = (seconds for stage, seconds in self._seconds.items() if stage != "candles")
         return replace(
             outcome,
@@ -152,24 +154,25 @@ class SeriesInProgress:
             onnx_fault=self._onnx_fault,
         )
 
-    def _finish(
+    def _make_artifact(
         self, trainer: AnyTrainer, result: TrainingResult | DivergedError, fleet_size: int
     ) -> BaselineComparison | None:
-        """Make the artefact; then the checkpoint goes.
+        """Make the artefact, and remove the checkpoint.
 
-        Returns how its forecasts of candles compare with naive ones, if they are evaluated.
+        Returns how its forecasts of candles compare with naive ones, for the outcome; None if that is not
+        evaluated.
         """
         if isinstance(result, DivergedError):
-            raise result  # `finish` makes it the outcome, as every error of this stage
+            raise result  # `finish` makes an outcome of it, as of every error here
         self._seconds.update(result.seconds)
         self._data.forget_targets()  # memory that only training needs
         with self._stage("evaluate"):
-            model = trainer.serving_model(self._data, result.weights)
+            model = trainer.serving_model(self._data, result.weights)  # of the best epoch
             test_results = self._calibrate_and_evaluate(model)
         with self._stage("save"):
             write_with(self._job.folder / MODEL_FILE, lambda file: model.save(file, series=str(self.series)))
             self._onnx_fault = self._save_onnx(model)
-            if test_results.losses:
+            if test_results.losses is not None:
                 losses = FoldLosses.of(self._data, test_results.losses)
                 losses.save(self._job.folder / TEST_LOSSES_FILE)
         # The metadata hold the seconds of every stage, of "save" too, so they are written after it.
@@ -184,14 +187,11 @@ class SeriesInProgress:
         return evaluation.against(TASK_OHLC)
 
     def _calibrate_and_evaluate(self, model: PublishedModel) -> _TestSpanResults:
-        """Calibrate a model, let it forecast the test span, and evaluate it there if that is wanted.
-
-        The coverage of the price range and the importance of inputs need forecasts of some windows again.
-        """
-        # A profile may train a formula instead of a network; it has nothing to calibrate.
+        """Calibrate a model, let it forecast the test span, and evaluate it there if that is wanted."""
+        # Changes the model. A profile may train a formula instead, which has nothing to calibrate.
         calibration = calibrate(model, self._data) if isinstance(model, ServingModel) else None
         test_span = self._data.spans["test"]
-        forecasts = model.forecast_span(test_span)
+        forecasts = model.forecast_span(test_span)  # in any case, for a sample of them is saved
         results = _TestSpanResults(forecasts, calibration)
         if self._recipe.is_evaluated:
             evaluation, losses = evaluate_test_span(self._data, forecasts.points)

@@ -1,12 +1,11 @@
 """The evaluation of one series: errors of the model's forecasts and quantiles, and of every baseline's.
 
-Of the model and of every installed baseline an evaluation keeps errors per step and column, counts, what
-tests of significance start from, the p-values of the model confidence set (methods that cannot be told apart
-from the best), calibration lines and hit rates. Means, skill scores and p-values of two forecasters are
-computed from them when they are needed, so the report, the metadata and the model card cannot disagree. How
-two errors compare is decided by the rule of `v8.model.evaluation.significance`.
+Of the model and of every installed baseline an evaluation keeps the errors of each step and column, and of
+each task what tests need that compare the two (`v8.model.evaluation.significance`). Means, skill scores and
+p-values are computed from them when they are needed, so the report, the metadata and the model card cannot
+disagree.
 
-The verdict compares the model with two of them, naive and the best baseline, and is stored when all series of
+The verdict compares the model with two baselines, naive and the best one, and is stored when all series of
 the run are evaluated (`v8.model.evaluation.leaderboard`).
 
 `detect_decay` compares a model's losses since it was trained with those of its test span.
@@ -329,9 +328,10 @@ def evaluate_windows(
 def _evaluate(
     span: Span, model_forecasts: Mapping[str, AnyFloatArray], fitted: Mapping[str, Forecast]
 ) -> tuple[Evaluation, Losses]:
-    """Evaluate a model and fitted baselines on some windows, see `evaluate_windows`.
+    """Evaluate a model and fitted baselines on some windows.
 
-    A fitted baseline is a function from a span to forecasts.
+    Forecasts are by task, of shape (N, H, C), in the task's unit; those of the model are at hand, and a
+    fitted baseline is a function that returns its own for a span.
     """
     if set(model_forecasts) != set(span.profile.tasks):
         raise SeriesError(
@@ -343,6 +343,8 @@ def _evaluate(
     # A generator: the forecasts of one baseline are measured before those of the next one take memory.
     of_baselines = ((name, forecast(span)) for name, forecast in fitted.items())
     forecasts = chain([(MODEL, model_forecasts)], of_baselines)
+    # By task and forecaster: mean absolute and squared errors in prices and in returns, and the loss of each
+    # window, from which the tests are made.
     errors, losses = _measure(span, forecasts, metrics.measure_errors)
     confidence_sets = _confidence_sets(losses)
     tasks = {

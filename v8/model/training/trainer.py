@@ -1,4 +1,4 @@
-"""Trains series of one profile as a fleet: one compiled program with a leading model axis.
+"""Trains series of one profile as a fleet: one compiled program, whose arrays have an axis of models.
 
 A fleet of one is the usual case on a CPU; on a GPU as many models as suit it share the program. Each member
 has its own seed, order of windows, learning rate, patience, best weights, checkpoint and end, and members do
@@ -12,8 +12,8 @@ The arrays that a step changes are a `FleetState`: weights, optimiser and sums o
 (`v8.model.training.state`). What an epoch's losses mean for a member, its learning rate, best epoch and end,
 is its `Progress` (`v8.model.training.progress`).
 
-A member keeps its index, its place in the fleet as it was passed in; its slot, its place on the model axis of
-the program, changes when the others move.
+A member keeps its index, the place in the fleet as it was passed in. Its slot is the place on the axis of
+models, and changes when members move.
 
 Shape legend: M models (slots) of the program, S batches, B windows of a batch, P numbers of one model's
 weights.
@@ -321,9 +321,9 @@ class _FleetFit:
         self._device: str  # such as "GPU:0"
 
     def run(self) -> FleetResults:
-        """Train epoch by epoch; yield the members that end."""
+        """Train epoch by epoch; yield of each member that ends its index, and its result or error."""
         self._start()
-        yield from self._finished_members()  # those whose last epoch ended before a restart
+        yield from self._finished_members()  # those whose checkpoint, of an earlier process, was their last
         while self._active_slots:
             epoch_s = self._run_epoch()
             yield from self._finished_members()
@@ -396,28 +396,28 @@ class _FleetFit:
             train_losses, rates = self._train_epoch()
         train_s = time.perf_counter() - started
         with self._clock("validate"):
-            losses = self._validation_losses()
+            validation_losses = self._validation_losses()
         epoch_s = time.perf_counter() - started
         state = self._state.on_host()  # one transfer for all members
         for slot in self._active_slots:
             training = self._trainings[slot]
             member_state = state.take(slot)
-            record = EpochRecord(
+            measured = EpochRecord(
                 epoch=training.progress.epoch + 1,
                 train_loss=float(train_losses[slot]),
-                validation_loss=float(losses[slot]),
+                validation_loss=float(validation_losses[slot]),
                 learning_rate=float(rates[slot]),
                 seconds=epoch_s,
                 windows_per_s=training.member.data.num_windows("train") / train_s,
-                is_best=False,  # `Progress.after` decides, and puts the record into the history
+                is_best=False,  # `Progress.after` decides
             )
-            training.progress = training.progress.after(record, self._settings)
-            final_record = training.progress.history[-1]
-            if final_record.is_best:
+            training.progress = training.progress.after(measured, self._settings)
+            record = training.progress.history[-1]
+            if record.is_best:
                 training.best_weights = member_state.weights
-            if final_record.is_finite:  # else the member has diverged, see `_finished_members`
-                self._save(training, member_state)
-                training.member.on_epoch(final_record)
+            if record.is_finite:  # else the member has diverged, see `_finished_members`
+                self._save_checkpoint(training, member_state)
+                training.member.on_epoch(record)
         return epoch_s
 
     def _train_epoch(self) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
@@ -497,7 +497,7 @@ class _FleetFit:
             self._copy_tables([training.member.data for training in self._trainings])
             self._prepare_epochs()
 
-    def _save(self, training: _MemberTraining, state: FleetState) -> None:
+    def _save_checkpoint(self, training: _MemberTraining, state: FleetState) -> None:
         """Write a member's checkpoint, unless checkpoints have taken more than their share of the time."""
         path = training.member.checkpoint
         elapsed = time.perf_counter() - self._started
