@@ -38,31 +38,9 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 # Started as a folder, Python puts that folder where the package's own should stand.
 sys.path[:1] = [str(REPOSITORY), str(REPOSITORY / "tests/parts"), str(REPOSITORY / "tests")]
 
-from fuzzing.cases import MAKERS, SERIES
-from fuzzing.targets import Verdict, serve
+from fuzzing.cases import SERIES
+from fuzzing.targets import KINDS, Verdict, serve
 from v8.data.market.sources import open_source
-
-SHARES = {
-    "profiles": 14,
-    "candles": 11,
-    "prices": 2,
-    "archives": 7,
-    "markets": 4,
-    "frames": 10,
-    "rewritten": 7,
-    "covariates": 5,
-    "records": 12,
-    "plans": 5,
-    "ledgers": 3,
-    "messages": 1,
-    "days": 2,
-    "searches": 2,
-    "graphs": 3,
-    "calls": 3,
-    "changes": 3,
-    "words": 6,
-}
-"""Percent of the inputs; command lines take the longest."""
 
 HANG_S = 20.0
 START_S = 300.0
@@ -97,7 +75,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--inputs", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--kinds", nargs="+", choices=MAKERS, default=list(MAKERS))
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--jobs", type=int, default=2, help="processes at the same time")
     parser.add_argument("--run", type=Path, help="a finished run folder of BTCUSDT-15m")
     parser.add_argument(
@@ -120,10 +98,10 @@ def trained(folder: Path) -> Path:
 
 
 def inputs(num_inputs: int, kinds: Sequence[str]) -> Iterator[str]:
-    """Yield the name of each input to make, by kind in the shares of `SHARES`."""
-    total = sum(SHARES[kind] for kind in kinds)
+    """Yield the name of each input to make, by kind in their shares."""
+    total = sum(KINDS[kind].share for kind in kinds)
     for kind in kinds:
-        yield from (f"{kind} {number}" for number in range(round(num_inputs * SHARES[kind] / total)))
+        yield from (f"{kind} {number}" for number in range(round(num_inputs * KINDS[kind].share / total)))
 
 
 def evaluated(requests: Sequence[str], options: argparse.Namespace, folder: Path) -> list[Verdict]:

@@ -1,7 +1,6 @@
 """Inputs of every kind: a valid one, randomly changed with knowledge of its structure.
 
-A case depends on its kind, the seed and its number only. It consists of files and words; `fuzzing.targets`
-passes them to v8.
+A case consists of files and words. `fuzzing.targets` says which kinds there are, and passes them to v8.
 """
 
 from __future__ import annotations
@@ -11,6 +10,8 @@ import contextlib
 import functools
 import io
 import json
+import math
+import sys
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -28,11 +29,6 @@ import yaml
 
 from fuzzing.days import DAY, OURS, changed_day, sound_day
 from fuzzing.given import TABLE, candles_told, covariates
-from fuzzing.graphs import GRAPH, changed_graph
-from fuzzing.ledgers import LEDGER, changed_ledger
-from fuzzing.messages import message_with_secret
-from fuzzing.searches import FOLDER_NAMES, changed_record
-from v8.annexes.search.trial_record import RECORD_FILE
 from v8.data.market.column_names import ARCHIVE_COLUMNS
 from v8.data.market.series import Series
 from v8.data.market.sources import open_source
@@ -43,107 +39,20 @@ from v8.runs.backtest import PLAN_FILE, Backtest, CandleSpan, lay_folds
 SERIES = Series("BTCUSDT", "15m")
 MONTH = "2024-12"
 
-ODD_TEXTS = (
-    *(
-        "",
-        " ",
-        "\t",
-        "\0",
-        "\n",
-        "\r",
-        "\x1b[31m\x07",
-        "\u202e",
-        "\ufeff",
-        "\ud800",
-        "é",
-        "日本",
-        "🙂",
-        "null",
-    ),
-    *(
-        "true",
-        "yes",
-        "NaN",
-        "inf",
-        "-inf",
-        "1e999",
-        "1e-999",
-        "-0",
-        "0x10",
-        "010",
-        "1_0",
-        "1:30",
-        "2024-13-45",
-    ),
-    *(
-        "300000-01-01",
-        "0001-01-01",
-        "../../x",
-        "/etc/passwd",
-        "http://u:p@h/",
-        "a" * 300,
-        "a" * 5_000,
-        "[" * 3_000,
-    ),
-    *(
-        "9" * 30,
-        "9" * 5_000,
-        "<<",
-        "*a",
-        "&a",
-        "!!python/name:os.system",
-        "=",
-        "---",
-        "{",
-        "]",
-        '"',
-        "'",
-        "|",
-        "%",
-    ),
-    *(
-        "<script>",
-        "{0}",
-        "%s",
-        "$HOME",
-        "BTCUSDT-1h",
-        "BTCUSDT",
-        "BTCUSDT-15m",
-        "ohlc",
-        "close",
-        "lstm_dense",
-    ),
-)
-ODD_NUMBERS = (
-    *(0, 1, -1, 2, 7, 2**31, 2**31 - 1, 2**63, 2**64, -(2**63), 10**18, 10**30, 10**400, 1518048000, 10**13),
-    *(
-        0.0,
-        -0.0,
-        0.5,
-        1e-300,
-        5e-324,
-        1e18,
-        1e300,
-        1.7976931348623157e308,
-        float("inf"),
-        float("-inf"),
-        float("nan"),
-    ),
-)
-ODD_VALUES: tuple[Any, ...] = (
-    *ODD_TEXTS,
-    *ODD_NUMBERS,
-    None,
-    True,
-    False,
-    [],
-    {},
-    [[]],
-    {"a": {}},
-    [None],
-    [1, "a"],
-    {"": 0},
-)
+_ODD_WORDS = """
+é 日本 🙂 null true yes NaN inf -inf 1e999 1e-999 -0 0x10 010 1_0 1:30 2024-13-45 300000-01-01 0001-01-01
+../../x /etc/passwd http://u:p@h/ << *a &a !!python/name:os.system = --- { ] " ' | % <script> {0} %s $HOME
+BTCUSDT-1h BTCUSDT BTCUSDT-15m ohlc close lstm_dense
+"""
+_ODD_SIGNS = ("", " ", "\t", "\0", "\n", "\r", "\x1b[31m\x07", "\u202e", "\ufeff", "\ud800")
+_LONG_TEXTS = ("a" * 300, "a" * 5_000, "[" * 3_000, "9" * 30, "9" * 5_000)
+ODD_TEXTS = (*_ODD_SIGNS, *_ODD_WORDS.split(), *_LONG_TEXTS)
+_ODD_WHOLES = (0, 1, -1, 2, 7, 1518048000)
+_POWERS = (2**31, 2**31 - 1, 2**63, 2**64, -(2**63), 10**13, 10**18, 10**30, 10**400)
+_ODD_FLOATS = (0.0, -0.0, 0.5, 1e-300, 5e-324, 1e18, 1e300, sys.float_info.max, math.inf, -math.inf, math.nan)
+ODD_NUMBERS = (*_ODD_WHOLES, *_POWERS, *_ODD_FLOATS)
+_ODD_TREES: tuple[Any, ...] = (None, True, False, [], {}, [[]], {"a": {}}, [None], [1, "a"], {"": 0})
+ODD_VALUES: tuple[Any, ...] = (*ODD_TEXTS, *ODD_NUMBERS, *_ODD_TREES)
 
 
 @dataclass(frozen=True)
@@ -151,34 +60,33 @@ class Case:
     """One input.
 
     Args:
-        kind: A key of `MAKERS`.
         name: What was changed.
         files: Content by path within the folder of the case.
         words: Words of a command line, or a seed.
+        kind: A key of `KINDS`.
     """
 
-    kind: str
     name: str
     files: dict[str, bytes] = field(default_factory=dict)
     words: tuple[str, ...] = ()
+    kind: str = ""
 
     def to_json(self) -> str:
         """Write it as a file that `--replay` reads."""
         files = {path: base64.b64encode(content).decode() for path, content in self.files.items()}
-        return json.dumps({"kind": self.kind, "name": self.name, "files": files, "words": self.words})
+        return json.dumps({**vars(self), "files": files})
 
     @classmethod
     def from_json(cls, text: str) -> Case:
         """Read what `to_json` wrote."""
         tree = json.loads(text)
         files = {path: base64.b64decode(content) for path, content in tree["files"].items()}
-        return cls(tree["kind"], tree["name"], files, tuple(tree["words"]))
+        return cls(**{**tree, "files": files, "words": tuple(tree["words"])})
 
 
-def make_case(kind: str, seed: int, number: int, run: Path) -> Case:
-    """Make a case; `run` is a finished run folder."""
-    random = Random(f"{seed}/{kind}/{number}")
-    return MAKERS[kind](random, run)
+def seed_case(random: Random) -> Case:
+    """Make a case of which the input is drawn where it is used."""
+    return Case("seed", words=(str(random.randrange(2**31)),))
 
 
 def changed_bytes(random: Random, content: bytes) -> bytes:
@@ -244,7 +152,8 @@ def changed_tree(random: Random, tree: Any) -> Any:
 # --- profiles --------------------------------------------------------------------------------------------
 
 
-def _profile(random: Random, run: Path) -> Case:
+def profile_case(random: Random) -> Case:
+    """Change one of the shipped profiles."""
     name = random.choice(("aligned", "frontier", "stable", "v7", "universe"))
     text = config_path(name).read_text("utf-8")
     method = random.choice(("tree", "tree", "line", "token", "bytes", "yaml"))
@@ -259,7 +168,7 @@ def _profile(random: Random, run: Path) -> Case:
         content = _changed_text(random, text, by_line=method == "line").encode("utf-8", "surrogatepass")
     if random.random() < 0.05:
         content = content.decode("utf-8", "replace").encode(random.choice(("utf-16", "utf-8-sig", "utf-32")))
-    return Case("profiles", f"{name}, {method}", {f"{name}.yaml": content})
+    return Case(f"{name}, {method}", {f"{name}.yaml": content})
 
 
 _YAML = (
@@ -357,19 +266,11 @@ def odd_frame(random: Random) -> pd.DataFrame:
     return frame
 
 
+_COLUMN_TYPES = "str object float32 category bool complex datetime64[s] timedelta64[ns] Int64"
+
+
 def _typed(random: Random, frame: pd.DataFrame, name: Any) -> pd.DataFrame:
-    kinds = (
-        "str",
-        "object",
-        "float32",
-        "category",
-        "bool",
-        "complex",
-        "datetime64[s]",
-        "timedelta64[ns]",
-        "Int64",
-    )
-    return frame.assign(**{name: frame[name].astype(random.choice(kinds))})
+    return frame.assign(**{name: frame[name].astype(random.choice(_COLUMN_TYPES.split()))})
 
 
 def _valued(random: Random, frame: pd.DataFrame, name: Any) -> pd.DataFrame:
@@ -411,13 +312,14 @@ _FRAME_CHANGES: tuple[Callable[[Random, pd.DataFrame, Any], pd.DataFrame], ...] 
 )
 
 
-def _candle_file(random: Random, run: Path) -> Case:
+def candles_case(random: Random) -> Case:
+    """Write a file of candles of some kind and name."""
     method = random.choice(("csv", "csv", "csv", "parquet"))
     content = _csv(random) if method == "csv" else _parquet(random)
     files = {f"{random.choice(_FILE_NAMES)}.{method}": content}
     if random.random() < 0.2:
         files |= _archived(random, content, f"{SERIES}-{MONTH}.{method}")
-    return Case("candles", method, files)
+    return Case(method, files)
 
 
 _FILE_NAMES = (
@@ -439,7 +341,8 @@ def _archived(random: Random, content: bytes, name: str) -> dict[str, bytes]:
     return {path: stream.getvalue(), f"{path}.CHECKSUM": checksum.encode()}
 
 
-def _archive(random: Random, run: Path) -> Case:
+def archive_case(random: Random) -> Case:
+    """Pack candles as a month of the exchange archive."""
     stream = io.BytesIO()
     right = f"{SERIES}-{MONTH}.csv"
     with zipfile.ZipFile(
@@ -450,11 +353,7 @@ def _archive(random: Random, run: Path) -> Case:
             pack.writestr(name, _csv(random))
     content = stream.getvalue()
     content = changed_bytes(random, content) if random.random() < 0.5 else content
-    return Case("archives", "zip", {"answer.zip": content})
-
-
-def _frame(random: Random, run: Path) -> Case:
-    return Case("frames", "frame", words=(str(random.randrange(2**31)),))
+    return Case("zip", {"answer.zip": content})
 
 
 def odd_candles(random: Random) -> tuple[Any, str, pd.DataFrame]:
@@ -462,38 +361,11 @@ def odd_candles(random: Random) -> tuple[Any, str, pd.DataFrame]:
     return *candles_told(random, _candles(), SERIES), _candles()
 
 
-def _ledger(random: Random, run: Path) -> Case:
-    return Case("ledgers", "bytes", {LEDGER: changed_ledger(random)})
-
-
-def _message(random: Random, run: Path) -> Case:
-    return Case("messages", "message", words=message_with_secret(random))
-
-
-def _call(random: Random, run: Path) -> Case:
-    return Case("calls", "call", words=(str(random.randrange(2**31)),))
-
-
-def _prices(random: Random, run: Path) -> Case:
-    return Case("prices", "closes", words=(str(random.randrange(2**31)),))
-
-
-def _change(random: Random, run: Path) -> Case:
-    return Case("changes", "change", words=(str(random.randrange(2**31)),))
-
-
-def _odd_candles_case(random: Random, run: Path) -> Case:
-    return Case("rewritten", "rewritten", words=(str(random.randrange(2**31)),))
-
-
-def _market(random: Random, run: Path) -> Case:
-    return Case("markets", "market", words=(str(random.randrange(2**31)),))
-
-
-def _covariates(random: Random, run: Path) -> Case:
+def covariates_case(random: Random) -> Case:
+    """Write a table of covariates."""
     content = covariates(random)
     content = changed_bytes(random, content) if random.random() < 0.3 else content
-    return Case("covariates", "csv", {TABLE.file: content})
+    return Case("csv", {TABLE.file: content})
 
 
 # --- what v8 wrote ---------------------------------------------------------------------------------------
@@ -510,7 +382,8 @@ def _written(run: Path) -> dict[str, bytes]:
         return {path: files[path].read_bytes() for path in (*names, "manifest.json")}
 
 
-def _record(random: Random, run: Path) -> Case:
+def record_case(random: Random, run: Path) -> Case:
+    """Change a file of a finished run folder."""
     files = dict(_written(run))
     wanted = ("run.json", "metadata.json", "metadata.json", "forecasts.json", "history.csv", "manifest.json")
     ending = random.choice(wanted)
@@ -520,18 +393,19 @@ def _record(random: Random, run: Path) -> Case:
     else:
         text = json.dumps(changed_tree(random, json.loads(files[path])))
         files[path] = text.encode("utf-8", "surrogatepass")
-    return Case("records", ending, files)
+    return Case(ending, files)
 
 
 # --- days of a public ledger ----------------------------------------------------------------------------
 
 
-def _day(random: Random, run: Path) -> Case:
+def day_case(random: Random) -> Case:
+    """Change a day of a published ledger."""
     name, content = changed_day(random)
     if random.random() < 0.3:
         name = "bytes"
         content = changed_bytes(random, content)
-    return Case("days", name, {OURS: sound_day(), DAY: content})
+    return Case(name, {OURS: sound_day(), DAY: content})
 
 
 # --- plans of back-tests ---------------------------------------------------------------------------------
@@ -547,10 +421,11 @@ def _plan() -> bytes:
     return json.dumps(asdict(replace(asked, folds=lay_folds(histories, profile, 3), missing={}))).encode()
 
 
-def _backtest(random: Random, run: Path) -> Case:
+def plan_case(random: Random) -> Case:
+    """Change the plan of a back-test."""
     content = _plan()
     if random.random() < 0.3:
-        return Case("plans", "bytes", {PLAN_FILE: changed_bytes(random, content)})
+        return Case("bytes", {PLAN_FILE: changed_bytes(random, content)})
     tree = json.loads(content)
     folds = tree["folds"]
     method = random.choice(("tree", "tree", "fold", "profile"))
@@ -560,29 +435,14 @@ def _backtest(random: Random, run: Path) -> Case:
         tree["profile"] = changed_tree(random, tree["profile"])
     else:
         tree = changed_tree(random, tree)
-    return Case("plans", method, {PLAN_FILE: json.dumps(tree).encode("utf-8", "surrogatepass")})
-
-
-# --- records of searches ---------------------------------------------------------------------------------
-
-
-def _search(random: Random, run: Path) -> Case:
-    name = random.choice(FOLDER_NAMES)
-    return Case("searches", name, {f"{name}/{RECORD_FILE}": changed_record(random)})
-
-
-# --- ONNX files ------------------------------------------------------------------------------------------
-
-
-def _graph(random: Random, run: Path) -> Case:
-    name, content = changed_graph(random)
-    return Case("graphs", name, {GRAPH: content})
+    return Case(method, {PLAN_FILE: json.dumps(tree).encode("utf-8", "surrogatepass")})
 
 
 # --- command lines ---------------------------------------------------------------------------------------
 
 
-def _words(random: Random, run: Path) -> Case:
+def words_case(random: Random) -> Case:
+    """Write a command line, and the files that it may name."""
     command, *flags = random.choice(_COMMANDS)
     words = [command]
     for name in random.sample(flags, random.randint(0, len(flags))):
@@ -596,56 +456,30 @@ def _words(random: Random, run: Path) -> Case:
         words.append(random.choice(_REFUSED[command]))
     if "--source" not in words and command in ("data", "predict"):
         words += ["--source", "demo"]  # the archive is no part of this
-    profile = _profile(random, run)
+    profile = profile_case(random)
     files = {"mine.yaml": next(iter(profile.files.values())), f"candles/{SERIES}.csv": _csv(random)}
-    return Case("words", command, files, tuple(words))
+    return Case(command, files, tuple(words))
 
 
-_COMMANDS = (
-    (
-        "data",
-        "--source=demo/files/files/visoin",
-        "--series=BTCUSDT-15m/ETHUSDT-1h",
-        "--bars=0/-5/7/300/1e9",
-        "--data-dir=candles/none/mine.yaml",
-    ),
-    ("data", "--source=files", "--series=BTCUSDT-15m", "--data-dir=candles"),
-    ("features", "--series=BTCUSDT-15m/x/BTCUSDT-1m"),
-    ("report", "run/none/mine.yaml"),
-    (
-        "run",
-        "--source=demo",
-        "--profile=mine.yaml/aligned/candles",
-        "--series=BTCUSDT-15m",
-        "--bars=0/50/800",
-        "--epochs=0/1/1e9",
-        "--workers=0/2/auto",
-        "--fleet-size=0/1/x",
-        "--runs=runs/mine.yaml",
-        "--precision=float32/x",
-        "--device=cpu/tpu",
-    ),
-    ("run", "--source=demo", "--profile=mine.yaml", "--series=BTCUSDT-15m"),
-    (
-        "predict",
-        "none",
-        "--source=demo/files",
-        "--plot=a.png/none~a.png/candles/mine.yaml",
-        "--bars=0/9",
-        "--format=csv/xml",
-        "--data-dir=candles",
-    ),
-    (
-        "compare-profiles",
-        "--profiles=mine.yaml/aligned",
-        "--out=mine.yaml/candles/new",
-        "--source=demo",
-        "--repeat=0/1/x",
-        "--epochs=0/1",
-    ),
-    ("doctor", "--profile=mine.yaml/aligned", "--seconds=0/x/-1"),
-    ("pull", "--repo=nonsense/a~b~c/", "--offline"),
-)
+_COMMAND_LINES = r"""
+data --source=demo/files/files/visoin --series=BTCUSDT-15m/ETHUSDT-1h --bars=0/-5/7/300/1e9 \
+    --data-dir=candles/none/mine.yaml
+data --source=files --series=BTCUSDT-15m --data-dir=candles
+features --series=BTCUSDT-15m/x/BTCUSDT-1m
+report run/none/mine.yaml
+run --source=demo --profile=mine.yaml/aligned/candles --series=BTCUSDT-15m --bars=0/50/800 --epochs=0/1/1e9 \
+    --workers=0/2/auto --fleet-size=0/1/x --runs=runs/mine.yaml --precision=float32/x --device=cpu/tpu
+run --source=demo --profile=mine.yaml --series=BTCUSDT-15m
+predict none --source=demo/files --plot=a.png/none~a.png/candles/mine.yaml --bars=0/9 --format=csv/xml \
+    --data-dir=candles
+compare-profiles --profiles=mine.yaml/aligned --out=mine.yaml/candles/new --source=demo --repeat=0/1/x \
+    --epochs=0/1
+doctor --profile=mine.yaml/aligned --seconds=0/x/-1
+pull --repo=nonsense/a~b~c/ --offline
+"""
+"""Commands, each with options of which some are taken, with one of their values; `~` stands for a slash."""
+
+_COMMANDS = [line.split() for line in _COMMAND_LINES.replace("\\\n", "").strip().splitlines()]
 
 _REFUSED = {
     "compare-profiles": ("--bars=0", "--no", "--profiles=none.yaml"),
@@ -653,24 +487,3 @@ _REFUSED = {
     "doctor": ("--no", "--profile=x"),
 }
 """What keeps a command that measures or trains from doing so."""
-
-MAKERS: dict[str, Callable[[Random, Path], Case]] = {
-    "profiles": _profile,
-    "candles": _candle_file,
-    "archives": _archive,
-    "frames": _frame,
-    "rewritten": _odd_candles_case,
-    "markets": _market,
-    "covariates": _covariates,
-    "records": _record,
-    "plans": _backtest,
-    "ledgers": _ledger,
-    "messages": _message,
-    "days": _day,
-    "searches": _search,
-    "graphs": _graph,
-    "calls": _call,
-    "prices": _prices,
-    "changes": _change,
-    "words": _words,
-}

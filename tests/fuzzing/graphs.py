@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from fuzzing.cases import Case
 from v8.forecaster.metadata import ModelShapes
 from v8.forecaster.model_file import keras_errors_translated
 from v8.forecaster.onnx_contents import OPERATORS, SERIES_KEY
@@ -117,14 +118,14 @@ _CHANGES: Final[tuple[Callable[[Random, onnx.GraphProto], None], ...]] = (
 )
 
 
-def changed_graph(random: Random) -> tuple[str, bytes]:
-    """Return the name of a change, and a file of which one to three things are others."""
+def graph_case(random: Random) -> Case:
+    """Change one to three things of the model; the case is named after the first."""
     model = onnx.ModelProto()
     model.CopyFrom(_sound())
     changes = [random.choice(_CHANGES) for _ in range(random.choice((1, 1, 1, 2, 3)))]
     for change in changes:
         change(random, model.graph)
-    return changes[0].__name__.strip("_"), model.SerializeToString()
+    return Case(changes[0].__name__.strip("_"), {GRAPH: model.SerializeToString()})
 
 
 def use_graph(file: Path) -> None:

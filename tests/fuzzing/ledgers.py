@@ -11,6 +11,7 @@ from typing import Final
 
 from ledger_entries import FIRST_S, ISSUER, made_entry, made_score
 
+from fuzzing.cases import Case
 from v8.annexes.live.app.places import LedgerReader
 from v8.annexes.live.ledger.database import Ledger
 from v8.annexes.live.ledger.record import live_record
@@ -53,8 +54,8 @@ def _sound_record() -> str:
             return _told(ledger)
 
 
-def changed_ledger(random: Random) -> bytes:
-    """Return a ledger with a byte that is another, often one of its schema or of what is not empty."""
+def ledger_case(random: Random) -> Case:
+    """Change bytes of a ledger, often of its schema or of what is not empty."""
     content = bytearray(_sound())
     written = [place for place, byte in enumerate(content) if byte]
     for _ in range(random.choice((1, 1, 1, 2, 20))):
@@ -62,7 +63,9 @@ def changed_ledger(random: Random) -> bytes:
         content[place] = random.choice(
             (0xFF, 0, content[place] ^ 1, content[place] ^ 0x80, random.randrange(256))
         )
-    return bytes(content[: random.randrange(len(content))] if random.random() < 0.05 else content)
+    if random.random() < 0.05:
+        del content[random.randrange(len(content)) :]
+    return Case("bytes", {LEDGER: bytes(content)})
 
 
 def use_ledger(path: Path) -> None:

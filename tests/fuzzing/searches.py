@@ -12,6 +12,7 @@ from typing import Final
 
 import optuna
 
+from fuzzing.cases import Case
 from v8.annexes.search import Range
 from v8.annexes.search.trial_record import RECORD_FILE, TrialRecord
 
@@ -56,7 +57,13 @@ def _sound() -> bytes:
         return file.read_bytes()
 
 
-def changed_record(random: Random) -> bytes:
+def record_of_search_case(random: Random) -> Case:
+    """Put a changed record into a folder of any name."""
+    name = random.choice(FOLDER_NAMES)
+    return Case(name, {f"{name}/{RECORD_FILE}": _changed_record(random)})
+
+
+def _changed_record(random: Random) -> bytes:
     """Return a record with bytes that are noise, a cell that is another, or without some rows."""
     if random.random() < 0.3:
         content = bytearray(_sound())

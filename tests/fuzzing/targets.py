@@ -13,7 +13,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -22,15 +22,31 @@ import pandas as pd
 from odd_values import ARRAYS, OBJECTS
 
 from fuzzing.calls import call_at_random
-from fuzzing.cases import MONTH, ODD_VALUES, SERIES, Case, make_case, odd_candles, odd_frame
+from fuzzing.cases import (
+    MONTH,
+    ODD_VALUES,
+    SERIES,
+    Case,
+    archive_case,
+    candles_case,
+    covariates_case,
+    day_case,
+    odd_candles,
+    odd_frame,
+    plan_case,
+    profile_case,
+    record_case,
+    seed_case,
+    words_case,
+)
 from fuzzing.days import DAY, OURS, compare_day
 from fuzzing.given import TABLE
-from fuzzing.graphs import GRAPH, use_graph
-from fuzzing.ledgers import LEDGER, use_ledger
+from fuzzing.graphs import graph_case, use_graph
+from fuzzing.ledgers import ledger_case, use_ledger
 from fuzzing.markets import check_market, odd_market
-from fuzzing.messages import check_message
+from fuzzing.messages import check_message, message_with_secret
 from fuzzing.prices import compare_precisions
-from fuzzing.searches import use_record
+from fuzzing.searches import record_of_search_case, use_record
 from v8.base.errors import MAX_MESSAGE, V8Error
 from v8.cli.app import app
 from v8.data.market.companions import read_user_table
@@ -66,26 +82,14 @@ class Verdict:
     why: str = ""
 
 
-def _profiles(case: Case) -> None:
+def _load_profile(case: Case) -> None:
     (name,) = case.files
     load_universe(Path(name)) if name.startswith("universe") else load_profile(name)
 
 
-def _candles(case: Case) -> None:
-    FilesSource(Path.cwd()).candles(SERIES, 1_000)
-
-
-def _archives(case: Case) -> None:
-    _read_zip(case.files["answer.zip"], SERIES, pd.Period(MONTH, "M"), "answer.zip")
-
-
-def _frames(case: Case) -> None:
-    checked_candles(odd_frame(Random(int(case.words[0]))), SERIES)
-
-
-def _odd_candles(case: Case) -> None:
+def _read_odd_candles(random: Random) -> None:
     """Read candles as they were handed over: what is wrong is refused, what is right is what it was."""
-    candles, wrong, frame = odd_candles(Random(int(case.words[0])))
+    candles, wrong, frame = odd_candles(random)
     digest_of_frame = checked_candles(frame, SERIES).digest
     try:
         table = read_csv_table(candles, SERIES, "a CSV") if isinstance(candles, bytes) else candles
@@ -100,11 +104,7 @@ def _odd_candles(case: Case) -> None:
         raise AssertionError("accepted as other candles than they are")
 
 
-def _markets(case: Case) -> None:
-    check_market(odd_market(Random(int(case.words[0])), SERIES), SERIES)
-
-
-def _covariates(case: Case) -> None:
+def _read_covariates(case: Case) -> None:
     """Read a table of the user's: every line but the header is a row of its own."""
     os.environ[TABLES_PLACE] = str(Path.cwd())
     num_rows = len(read_user_table(TABLE).time_us)
@@ -114,7 +114,7 @@ def _covariates(case: Case) -> None:
         raise AssertionError(f"{num_rows} rows of {num_lines} lines")
 
 
-def _records(case: Case) -> None:
+def _read_run(case: Case) -> None:
     path = next(path for path in case.files if path.endswith("metadata.json"))
     folder = Path(path).parent
     if case.name == "manifest.json":
@@ -129,7 +129,7 @@ def _records(case: Case) -> None:
     stage_run(Path.cwd(), Path("../staged"), "user/name")
 
 
-def _plans(case: Case) -> None:
+def _read_plan(case: Case) -> None:
     plan = read_plan(Path.cwd())
     if case.name == "fold":
         raise AssertionError("a fold counted twice")
@@ -140,42 +140,16 @@ def _plans(case: Case) -> None:
     backtest_page(read_results_of(Path.cwd(), plan))
 
 
-def _ledgers(case: Case) -> None:
-    use_ledger(Path.cwd() / LEDGER)
-
-
-def _messages(case: Case) -> None:
-    check_message(*case.words)
-
-
-def _days(case: Case) -> None:
-    compare_day(case.name, case.files[OURS], case.files[DAY])
-
-
-def _graphs(case: Case) -> None:
-    use_graph(Path.cwd() / GRAPH)
-
-
-def _searches(case: Case) -> None:
-    use_record(Path.cwd() / case.name)
-
-
-def _calls(case: Case) -> None:
+def _call(random: Random) -> None:
     """Call the Python API; every wrong argument is an error that callers catch as a ValueError."""
-    random = Random(int(case.words[0]))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SeenCandlesWarning)
         warnings.simplefilter("ignore", LeftOutWarning)
         call_at_random(random, RUN[0], SERIES, ODD_VALUES, odd_frame(random))
 
 
-def _prices(case: Case) -> None:
-    compare_precisions(Random(int(case.words[0])))
-
-
-def _changes(case: Case) -> None:
+def _change_keys(random: Random) -> None:
     """Change one to three keys of a profile to values of any kind."""
-    random = Random(int(case.words[0]))
     values = (*ODD_VALUES, *ARRAYS, *OBJECTS)
     keys = [*key_places()]
     changes = {random.choice(keys): random.choice(values) for _ in range(random.choice((1, 1, 2, 3)))}
@@ -184,7 +158,7 @@ def _changes(case: Case) -> None:
         raise AssertionError("the same changes make two profiles")
 
 
-def _words(case: Case) -> None:
+def _call_command(case: Case) -> None:
     output = io.StringIO()
     errors = io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
@@ -210,25 +184,53 @@ class _ExitedError(Exception):
     """A command ended with another status than 0, in sound sentences."""
 
 
-TARGETS: dict[str, Callable[[Case], None]] = {
-    "profiles": _profiles,
-    "candles": _candles,
-    "archives": _archives,
-    "frames": _frames,
-    "rewritten": _odd_candles,
-    "markets": _markets,
-    "covariates": _covariates,
-    "records": _records,
-    "plans": _plans,
-    "ledgers": _ledgers,
-    "messages": _messages,
-    "days": _days,
-    "searches": _searches,
-    "graphs": _graphs,
-    "calls": _calls,
-    "prices": _prices,
-    "changes": _changes,
-    "words": _words,
+@dataclass(frozen=True)
+class Kind:
+    """A kind of inputs.
+
+    Args:
+        share: Percent of all inputs; command lines take the longest.
+        make: Makes one.
+        use: Passes one to v8, in the folder that its files are in.
+    """
+
+    share: int
+    make: Callable[[Random], Case]
+    use: Callable[[Case], object]
+
+
+def _drawn(share: int, use: Callable[[Random], object]) -> Kind:
+    """Return a kind whose input is drawn from a seed where it is used."""
+    return Kind(share, seed_case, lambda case: use(Random(int(case.words[0]))))
+
+
+KINDS: dict[str, Kind] = {
+    "profiles": Kind(14, profile_case, _load_profile),
+    "candles": Kind(11, candles_case, lambda case: FilesSource(Path.cwd()).candles(SERIES, 1_000)),
+    "prices": _drawn(2, compare_precisions),
+    "archives": Kind(
+        7,
+        archive_case,
+        lambda case: _read_zip(case.files["answer.zip"], SERIES, pd.Period(MONTH, "M"), "answer.zip"),
+    ),
+    "markets": _drawn(4, lambda random: check_market(odd_market(random, SERIES), SERIES)),
+    "frames": _drawn(10, lambda random: checked_candles(odd_frame(random), SERIES)),
+    "rewritten": _drawn(7, _read_odd_candles),
+    "covariates": Kind(5, covariates_case, _read_covariates),
+    "records": Kind(12, lambda random: record_case(random, RUN[0]), _read_run),
+    "plans": Kind(5, plan_case, _read_plan),
+    "ledgers": Kind(3, ledger_case, lambda case: use_ledger(Path(*case.files))),
+    "messages": Kind(
+        1,
+        lambda random: Case("message", words=message_with_secret(random)),
+        lambda case: check_message(*case.words),
+    ),
+    "days": Kind(2, day_case, lambda case: compare_day(case.name, case.files[OURS], case.files[DAY])),
+    "searches": Kind(2, record_of_search_case, lambda case: use_record(Path.cwd() / case.name)),
+    "graphs": Kind(3, graph_case, lambda case: use_graph(Path(*case.files))),
+    "calls": _drawn(3, _call),
+    "changes": _drawn(3, _change_keys),
+    "words": Kind(6, words_case, _call_command),
 }
 
 
@@ -263,7 +265,7 @@ def evaluate(case: Case, folder: Path) -> Verdict:
 
 def _carried_out(case: Case) -> tuple[str, str]:
     try:
-        TARGETS[case.kind](case)
+        KINDS[case.kind].use(case)
     except V8Error as error:
         fault = _fault_of(str(error))
         return ("failed", fault) if fault else ("refused", type(error).__name__)
@@ -307,7 +309,7 @@ def serve(folder: Path, seed: int, run: Path) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit + 3 * MEMORY_LIMIT_BYTES,) * 2)
     for line in sys.stdin:
         try:
-            case = _requested_case(line.strip(), seed, run)
+            case = _requested_case(line.strip(), seed)
         except Exception as error:  # noqa: BLE001 - a fault of the fuzzer itself, which must not end it
             traceback.print_exc()
             answers.write(f"begin\n{json.dumps(asdict(Verdict('fuzzer', 'failed', repr(error))))}\n")
@@ -317,17 +319,22 @@ def serve(folder: Path, seed: int, run: Path) -> None:
         answers.write(json.dumps(asdict(evaluate(case, folder))) + "\n")
 
 
-def _requested_case(line: str, seed: int, run: Path) -> Case:
+def _requested_case(line: str, seed: int) -> Case:
+    """Make a case, which depends on its kind, the seed and its number only, or read a saved one."""
     kind, _, number = line.partition(" ")
-    return make_case(kind, seed, int(number), run) if number else Case.from_json(Path(line).read_text())
+    if not number:
+        return Case.from_json(Path(line).read_text())
+    return replace(KINDS[kind].make(Random(f"{seed}/{kind}/{number}")), kind=kind)
 
 
 def _warm_up(folder: Path) -> None:
     """Import what commands import late, TensorFlow too: it is no input's doing."""
     dry = ("run", "--source", "demo", "--dry-run", "--series", str(SERIES))
-    evaluate(Case("words", "warm-up", words=dry), folder)
-    evaluate(Case("words", "warm-up", words=("data", "--source", "demo", "--series", str(SERIES))), folder)
+    evaluate(Case("warm-up", words=dry, kind="words"), folder)
+    evaluate(
+        Case("warm-up", words=("data", "--source", "demo", "--series", str(SERIES)), kind="words"), folder
+    )
     for number in range(40):  # forecasts are compiled
-        evaluate(Case("calls", "warm-up", words=(str(number),)), folder)
+        evaluate(Case("warm-up", words=(str(number),), kind="calls"), folder)
     with TemporaryDirectory() as staged:  # pictures are drawn
         stage_run(RUN[-1], Path(staged), "user/name")
