@@ -28,7 +28,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
 # Started as a folder, Python puts that folder where the package's own should stand.
-sys.path[:1] = [str(TESTS.parent), str(TESTS)]
+sys.path[:1] = [str(folder) for folder in (TESTS.parent, TESTS, TESTS / "parts", TESTS / "publish" / "hub")]
 
 from drills import archive, disk, exchange, hub, interrupts, kills, ledger, search, server, updates
 from drills.ground import DRILLS, REPOSITORY, Drill, Ground, Outcome, carry_out

@@ -6,31 +6,30 @@ archive without faults; nothing in between. Once the archive is repaired, the sa
 
 from __future__ import annotations
 
-import hashlib
-import io
 import socket
-import socketserver
 import threading
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
+from typing import Any
 
-import pandas as pd
+import exchange_api
+from local_server import LocalServer, QuietHandler
 
-from drills.ground import DRILLS, SERIES, Drill, Ground, Place, drill, weights_of
+from drills.ground import SERIES, Ground, Place, add, drill, weights_of
 from drills.interrupts import interrupt
 from v8.data.market.series import Series
 from v8.data.market.sources import open_source
+from v8.data.market.sources.demo import END_S
 
 KIND = "archive"
-MONTHS = ("2024-09", "2024-10", "2024-11", "2024-12")
-BAD_MONTH = "2024-11"
+NUM_BARS = 24 * 122
+ZIP = f"/data/spot/monthly/klines/{SERIES.replace('-', '/')}/{SERIES}-2024-11.zip"
 """The month before the newest: the tiny profile needs a part of it."""
 
-FOLDER = "/data/spot/monthly/klines/{}/{}/"
+CHECKSUM = f"{ZIP}.CHECKSUM"
 LIMIT_S = 400.0
 """Six tries of 30 silent seconds, and pauses."""
 
@@ -48,60 +47,37 @@ def http_answer(content: bytes) -> bytes:
     return head("200 OK", f"Content-Length: {len(content)}") + content
 
 
-@dataclass
-class Archive:
-    """An archive whose files and faults are raw bytes on a socket.
+class Archive(exchange_api.ExchangeApi):
+    """The archive of the demo market; `broken` says how a path is answered instead of well."""
 
-    Args:
-        files: Content by path.
-        faults: How a path is answered instead of well.
-        folder: Where files lie that are not in `files`.
-    """
+    def __init__(self, broken: dict[str, Send] | None = None) -> None:
+        super().__init__(END_S)
+        self.RequestHandlerClass: Any = _Handler
+        self.broken = broken or {}
+        self.is_over = threading.Event()
+        self.put(SERIES, open_source("demo").candles(Series.parse(SERIES), NUM_BARS).to_frame())
 
-    files: dict[str, bytes] = field(default_factory=dict)
-    faults: dict[str, Send] = field(default_factory=dict)
-    folder: Path | None = None
-    stop: threading.Event = field(default_factory=threading.Event)
+    def __exit__(self, *error: object) -> None:
+        self.is_over.set()
+        super().__exit__(*error)
 
-    def answer(self, path: str, to: socket.socket) -> None:
-        """Answer one request."""
-        content = self.files.get(path)
-        if content is None and self.folder and (self.folder / path.lstrip("/")).is_file():
-            content = (self.folder / path.lstrip("/")).read_bytes()
-        if path in self.faults:
-            self.faults[path](to, content or b"", self.stop)
-        elif content is None:
-            to.sendall(head("404 Not Found", "Content-Length: 0"))
-        else:
-            to.sendall(http_answer(content))
 
-    @contextmanager
-    def serving(self) -> Iterator[str]:
-        """Serve on loopback and yield the address."""
-        archive = self
+class _Handler(exchange_api._Handler):
+    server: Archive
 
-        class Handler(socketserver.BaseRequestHandler):
-            def handle(self) -> None:
-                with suppress(OSError):
-                    request = self.request.makefile("rb")
-                    path = request.readline().split()[1].decode()
-                    while request.readline().strip():
-                        pass
-                    archive.answer(path, self.request)
+    def do_GET(self) -> None:
+        send = self.server.broken.get(self.path)
+        if send is None:
+            super().do_GET()
+            return
+        _, content, _ = self.server.answer(self.path, None)
+        self.close_connection = True
+        with suppress(OSError):
+            send(self.connection, content, self.server.is_over)
 
-        class Server(socketserver.ThreadingTCPServer):
-            daemon_threads = True
-            allow_reuse_address = True
-            request_queue_size = 64
-            block_on_close = False
 
-        with Server(("127.0.0.1", 0), Handler) as server:
-            threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-            try:
-                yield f"http://127.0.0.1:{server.server_address[1]}"
-            finally:
-                self.stop.set()
-                server.shutdown()
+class _FolderHandler(QuietHandler, SimpleHTTPRequestHandler):
+    """Serves an archive of real candles."""
 
 
 @contextmanager
@@ -110,53 +86,9 @@ def serving_folder(folder: Path | None, place: Place) -> Iterator[list[str]]:
     if folder is None:
         yield ["--source", "demo"]
         return
-    with Archive(folder=folder).serving() as url:
-        place.more_env["V8_VISION_URL"] = url
+    with LocalServer(partial(_FolderHandler, directory=str(folder))) as server:
+        place.more_env["V8_VISION_URL"] = server.url
         yield ["--source", "vision"]
-
-
-def packed(members: dict[str, bytes]) -> bytes:
-    """Make a zip."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in members.items():
-            archive.writestr(name, content)
-    return buffer.getvalue()
-
-
-def path_of(month: str) -> str:
-    """Return the path of a month's zip."""
-    symbol, timeframe = SERIES.split("-")
-    return f"{FOLDER.format(symbol, timeframe)}{SERIES}-{month}.zip"
-
-
-def checksum_of(content: bytes, path: str) -> bytes:
-    """Write what the checksum file of a zip holds."""
-    return f"{hashlib.sha256(content).hexdigest()}  {path.rpartition('/')[2]}\n".encode()
-
-
-def with_checksum(path: str, content: bytes) -> dict[str, bytes]:
-    """Return a zip and its checksum by their paths."""
-    return {path: content, f"{path}.CHECKSUM": checksum_of(content, path)}
-
-
-@cache
-def rows_of(month: str) -> bytes:
-    """Return the rows of one month as the archive has them, drawn from the demo market."""
-    frame = open_source("demo").candles(Series.parse(SERIES), 24 * 122).to_frame()
-    rows = frame[pd.DatetimeIndex(frame.index).strftime("%Y-%m") == month]
-    opened = pd.Series(rows.index.astype("datetime64[ms, UTC]").astype("int64"), index=rows.index)
-    columns = [opened, *(rows[name] for name in ("open", "high", "low", "close", "volume"))]
-    content: str = pd.concat([*columns, *[opened * 0] * 6], axis=1).to_csv(index=False, header=False)
-    return content.encode()
-
-
-def good_files() -> dict[str, bytes]:
-    """Return all files of the good archive."""
-    files: dict[str, bytes] = {}
-    for month in MONTHS:
-        files |= with_checksum(path_of(month), packed({f"{SERIES}-{month}.csv": rows_of(month)}))
-    return files
 
 
 # What the zip or its checksum answers instead
@@ -217,9 +149,6 @@ def raw(make: Callable[[bytes], bytes]) -> Send:
     return partial(send_bytes, make)
 
 
-ZIP = path_of(BAD_MONTH)
-CHECKSUM = f"{ZIP}.CHECKSUM"
-
 SMALL = {
     "zip 200, empty body": (ZIP, sent(lambda content: b"")),
     "zip 404, checksum there": (ZIP, refused("404 Not Found")),
@@ -244,57 +173,48 @@ SILENT = {
 
 def meet(path: str, send: Send, ground: Ground, place: Place) -> str:
     """Call into a fault, heal the archive, call again."""
-    archive = Archive(files=good_files())
-    with archive.serving() as url:
-        place.more_env["V8_VISION_URL"] = url
-        expected = _reference(ground, archive)
-        archive.faults[path] = send
-        words = _words(ground, place)
+    expected = _reference(ground)
+    words = _words(ground, place)
+    with Archive({path: send}) as archive:
+        place.more_env["V8_VISION_URL"] = archive.url
         met = place.call(words, LIMIT_S)
         if met.status == 0:
-            place.require(
-                _result(ground, place, met.output) == expected, "went on in silence with other candles"
-            )
+            is_same = _result(ground, place, met.output) == expected
+            place.require(is_same, "went on in silence with other candles")
         place.require(met.status in (0, 3), f"exit {met.status}: {met.message}")
-        archive.faults.clear()
-        healed = place.call(words)
-        place.require(healed.status == 0, f"healed, it ended with {healed.status}: {healed.message}")
-        if _result(ground, place, healed.output) != expected:
-            place.lost.append("the candles or weights of an archive that never misbehaved")
-        place.require_tidy()
+        _require_healed(archive, expected, words, ground, place)
     return "refused in a sentence; healed, the same result" if met.status else "the same result"
 
 
 def interrupted_at(path: str, send: Send, ground: Ground, place: Place) -> str:
     """Press Ctrl-C while an archive keeps a call waiting; then heal it."""
-    archive = Archive(files=good_files())
-    with archive.serving() as url:
-        place.more_env["V8_VISION_URL"] = url
-        expected = _reference(ground, archive)
-        archive.faults[path] = send
-        words = _words(ground, place)
+    expected = _reference(ground)
+    words = _words(ground, place)
+    with Archive({path: send}) as archive:
+        place.more_env["V8_VISION_URL"] = archive.url
         interrupt(ground, place, words, 8.0, is_twice=False)
         interrupt(ground, place, words, 8.0, is_twice=True)
-        archive.faults.clear()
-        healed = place.call(words)
-        if _result(ground, place, healed.output) != expected:
-            place.lost.append("the candles or weights of an archive that never misbehaved")
-        place.require_tidy()
+        _require_healed(archive, expected, words, ground, place)
     return "Ctrl-C ends in time; healed, the same result"
+
+
+def _require_healed(archive: Archive, expected: str, words: list[str], ground: Ground, place: Place) -> None:
+    archive.broken.clear()
+    healed = place.again(words)
+    if _result(ground, place, healed.output) != expected:
+        place.lost.append("the candles or weights of an archive that never misbehaved")
 
 
 @drill(KIND, "a password in V8_VISION_URL, and a fault")
 def password_in_address(ground: Ground, place: Place) -> str:
     """Look for the password in everything that is printed and written, after a refusal and after success."""
-    archive = Archive(files=good_files(), faults={ZIP: refused("403 Forbidden")})
-    with archive.serving() as url:
-        place.more_env["V8_VISION_URL"] = url.replace("://", "://somebody:S3cret-word@")
+    with Archive({ZIP: refused("403 Forbidden")}) as archive:
+        place.more_env["V8_VISION_URL"] = archive.url.replace("://", "://somebody:S3cret-word@")
         words = place.job(more=("--source", "vision"))
         met = place.call(words)
-        archive.faults.clear()
-        healed = place.call(words)
+        archive.broken.clear()
+        healed = place.again(words)
     place.require(met.status == 3, f"exit {met.status}: {met.message}")
-    place.require(healed.status == 0, f"healed, it ended with {healed.status}: {healed.message}")
     leaks = [
         name for name in ("output", "errors") for ended in (met, healed) if "S3cret" in getattr(ended, name)
     ]
@@ -318,13 +238,13 @@ def _result(ground: Ground, place: Place, output: str) -> str:
     return str(weights_of(place.run)) if ground.size == "long" else output
 
 
-def _reference(ground: Ground, archive: Archive) -> str:
+def _reference(ground: Ground) -> str:
     """Return what the good archive comes to, asked once."""
 
     def ask(place: Place) -> Path:
-        with Archive(files=good_files()).serving() as url:
-            place.more_env["V8_VISION_URL"] = url
-            ended = place.call(_words(ground, place))
+        with Archive() as archive:
+            place.more_env["V8_VISION_URL"] = archive.url
+            ended = place.make(_words(ground, place))
         file = place.folder / "result"
         file.write_text(_result(ground, place, ended.output))
         return file
@@ -332,12 +252,8 @@ def _reference(ground: Ground, archive: Archive) -> str:
     return ground.once("good archive", ask).read_text()
 
 
-def _add(fault: str, size: str, do: Callable[..., str], *arguments: object) -> None:
-    DRILLS.append(Drill(KIND, fault, partial(do, *arguments), size))
-
-
 for _size, _faults in (("small", SMALL), ("usual", RETRIED), ("long", SILENT)):
     for _fault, (_path, _send) in _faults.items():
-        _add(_fault, _size, meet, _path, _send)
+        add(KIND, _fault, _size, meet, _path, _send)
 for _fault, (_path, _send) in SILENT.items():
-    _add(f"Ctrl-C during {_fault}", "usual", interrupted_at, _path, _send)
+    add(KIND, f"Ctrl-C during {_fault}", "usual", interrupted_at, _path, _send)

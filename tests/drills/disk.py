@@ -13,20 +13,9 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
-from drills.ground import (
-    DRILLS,
-    SERIES,
-    Drill,
-    Ground,
-    ImpossibleHereError,
-    Place,
-    digests,
-    drill,
-    weights_of,
-)
+from drills.ground import SERIES, Ground, ImpossibleHereError, Place, add, digests, drill, weights_of
 from drills.kills import FATAL_WRITES
 
 KIND = "disk"
@@ -178,10 +167,9 @@ def run_json_deleted(ground: Ground, place: Place) -> str:
     return foreign(lambda run: None, ground, place)
 
 
-def refused_place(words: list[str], ground: Ground, place: Place) -> str:
+def refused_place(runs: str, ground: Ground, place: Place) -> str:
     """Name a place for runs that cannot be one."""
-    filled = [word.format(place.folder) for word in words]
-    met = place.call([*place.job(), *filled])
+    met = place.call([*place.job(), "--runs", runs.format(place.folder)])
     place.require(met.status in (2, 3, 6), f"exit {met.status}: {met.message}")
     place.require_tidy()
     return "refused in a sentence"
@@ -278,27 +266,23 @@ FOREIGN: dict[str, Damage] = {
 
 for _free in (0, 4_096, 40_000, 150_000, 400_000, 3_000_000):
     _size = "small" if _free == 40_000 else "usual"
-    _fault = f"run folder full but for {_free:,} bytes"
-    DRILLS.append(Drill(KIND, _fault, partial(full_runs, _free), _size))
+    add(KIND, f"run folder full but for {_free:,} bytes", _size, full_runs, _free)
 for _free in (0, 20_000):
-    DRILLS.append(Drill(KIND, f"V8_HOME full but for {_free:,} bytes", partial(full_home, _free), "usual"))
+    add(KIND, f"V8_HOME full but for {_free:,} bytes", "usual", full_home, _free)
 for _fault, _damage in DAMAGES.items():
-    DRILLS.append(Drill(KIND, f"`checkpoint.npz` {_fault}", partial(damaged_checkpoint, _damage), "usual"))
+    add(KIND, f"`checkpoint.npz` {_fault}", "usual", damaged_checkpoint, _damage)
 for _name in ("run.json", f"{SERIES}/metadata.json"):
     for _fault, _damage in JSON_DAMAGES.items():
         if (_name, _fault) != ("run.json", "deleted"):
-            DRILLS.append(
-                Drill(KIND, f"`{Path(_name).name}` {_fault}", partial(damaged_result, _name, _damage), "long")
-            )
+            add(KIND, f"`{Path(_name).name}` {_fault}", "long", damaged_result, _name, _damage)
 for _name in (f"{SERIES}/history.csv", f"{SERIES}/model.keras", f"{SERIES}/forecasts.json"):
     for _fault in ("cut", "deleted", "garbage"):
-        _do = partial(damaged_result, _name, DAMAGES[_fault])
-        DRILLS.append(Drill(KIND, f"`{Path(_name).name}` {_fault}", _do, "usual"))
-for _fault, _words in {
-    "`--runs` a file": ["--runs", "{}/notes.txt"],
-    "`--runs` of 5,000 characters": ["--runs", "{}/" + "x" * 5_000],
-    "`--runs` below a file": ["--runs", "{}/notes.txt/runs"],
+        add(KIND, f"`{Path(_name).name}` {_fault}", "usual", damaged_result, _name, DAMAGES[_fault])
+for _fault, _place in {
+    "`--runs` a file": "{}/notes.txt",
+    "`--runs` of 5,000 characters": "{}/" + "x" * 5_000,
+    "`--runs` below a file": "{}/notes.txt/runs",
 }.items():
-    DRILLS.append(Drill(KIND, _fault, partial(refused_place, _words), "usual"))
+    add(KIND, _fault, "usual", refused_place, _place)
 for _fault, _damage in FOREIGN.items():
-    DRILLS.append(Drill(KIND, _fault, partial(foreign, _damage), "usual"))
+    add(KIND, _fault, "usual", foreign, _damage)

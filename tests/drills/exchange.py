@@ -5,12 +5,10 @@ exchange without faults. What it stores of the fault must not outlive it: after 
 prints that forecast. The exchange's time is in 2040, so that it differs from the clock of any machine.
 """
 
-# ruff: noqa: E402 - the exchange is next to the tests
 from __future__ import annotations
 
 import json
 import shutil
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
@@ -18,14 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-
-from drills.ground import DRILLS, REPOSITORY, SERIES, Drill, Ground, Place
-
-sys.path[:0] = [str(REPOSITORY / "tests" / "parts")]
-
 from exchange_api import ApiFault, ExchangeApi
-from later_candles import BEGIN_S, with_future, write_past
+from later_candles import BEGIN_S, with_future
 
+from drills.ground import SERIES, Ground, Place, add, train_on_past
 from v8.profile.columns import OHLC
 
 KIND = "api"
@@ -135,15 +129,6 @@ def candles() -> pd.DataFrame:
     return frame.set_axis(frame.index + pd.Timedelta(NOW_S // BAR_S * BAR_S - BEGIN_S, unit="s"))
 
 
-def trained(place: Place) -> Path:
-    """Train on the past, as a user's own file."""
-    write_past(place.folder / "candles", SERIES, NUM_PAST)
-    ended = place.call(place.job(more=("--source", "files", "--data-dir", str(place.folder / "candles"))))
-    if ended.status != 0:
-        raise RuntimeError(f"the run to forecast with ended with {ended.status}: {ended.message}")
-    return place.run
-
-
 def forecast(place: Place, exchange: ExchangeApi) -> tuple[int | None, str, str]:
     """Forecast once; return the exit code, the messages and the forecast as it is printed."""
     place.more_env.update(V8_REST_URL=exchange.url, V8_VISION_URL=exchange.url)
@@ -165,7 +150,7 @@ def expected(place: Place, run: Path) -> Path:
 
 def meet_a_fault(fault: Misbehaviour, ground: Ground, place: Place) -> str:
     """Meet a fault; then, healed, forecast as if it had never been."""
-    run = ground.once("api run", trained)
+    run = ground.once("api run", lambda other: train_on_past(other, (SERIES,), NUM_PAST))
     undisturbed = ground.once("api forecast", lambda other: expected(other, run)).read_text()
     shutil.copytree(run, place.run)
     with ExchangeApi(NOW_S) as exchange:
@@ -183,4 +168,5 @@ def meet_a_fault(fault: Misbehaviour, ground: Ground, place: Place) -> str:
 
 
 for size, faults in (("small", SMALL), ("usual", USUAL)):
-    DRILLS.extend(Drill(KIND, name, partial(meet_a_fault, fault), size) for name, fault in faults.items())
+    for name, fault in faults.items():
+        add(KIND, name, size, meet_a_fault, fault)

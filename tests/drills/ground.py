@@ -22,6 +22,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import IO, Any
@@ -30,6 +31,7 @@ import h5py
 import numpy as np
 import pandas as pd
 import yaml
+from later_candles import write_past
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SERIES = "BTCUSDT-1h"
@@ -194,6 +196,22 @@ class Place:
         """Call the command line to its end."""
         return self.finish(self.start(words, **options), limit_s)
 
+    def make(self, words: Sequence[str], limit_s: float = LIMIT_S) -> Ended:
+        """Call what others are compared with; it must succeed."""
+        ended = self.call(words, limit_s)
+        if ended.status != 0 or self.troubles:
+            raise RuntimeError(
+                f"{words[0]}, which nobody disturbs, ended with {ended.status}: {ended.message}"
+            )
+        return ended
+
+    def again(self, words: Sequence[str], limit_s: float = LIMIT_S) -> Ended:
+        """Call without the fault; it must finish and leave nothing behind."""
+        ended = self.call(words, limit_s)
+        self.require(ended.status == 0, f"the same command again ended with {ended.status}: {ended.message}")
+        self.require_tidy()
+        return ended
+
     def told_so_far(self, process: subprocess.Popen[bytes]) -> str:
         """Read what a call that goes on has written to standard error."""
         return os.pread(self._outputs[process.pid][1].fileno(), 1 << 16, 0).decode(errors="replace")
@@ -214,13 +232,10 @@ class Place:
         names = sorted(contents.keys() | expected.keys())
         self.lost += [name for name in names if contents.get(name) != expected.get(name)]
 
-    def continued(self, words: Sequence[str], expected: dict[str, str], run: Path | None = None) -> Ended:
-        """Call again without the fault: it must finish, with the same weights, and leave nothing behind."""
-        ended = self.call(words)
-        self.require(ended.status == 0, f"the same command again ended with {ended.status}: {ended.message}")
+    def continued(self, words: Sequence[str], expected: dict[str, str], run: Path | None = None) -> None:
+        """Call again without the fault: it must finish with the same weights."""
+        self.again(words)
         self.require_same(weights_of(run or self.run), expected)
-        self.require_tidy()
-        return ended
 
     def require_tidy(self) -> None:
         """Note what is left with a temporary name after a call that went well."""
@@ -286,9 +301,16 @@ class Ground:
 
 
 def _run_undisturbed(place: Place) -> Path:
-    ended = place.call(place.job())
-    if ended.status != 0 or place.troubles:
-        raise RuntimeError(f"the run that nobody disturbs failed: {ended.errors or ended.output}")
+    place.make(place.job())
+    return place.run
+
+
+def train_on_past(place: Place, names: Sequence[str], num_past: int) -> Path:
+    """Train on candles of the past, as files of the user, and return the run folder."""
+    candles = place.folder / "candles"
+    for name in names:
+        write_past(candles, name, num_past)
+    place.make(place.job(*names, more=("--source", "files", "--data-dir", str(candles))))
     return place.run
 
 
@@ -340,11 +362,16 @@ class Outcome:
 DRILLS: list[Drill] = []
 
 
+def add(kind: str, fault: str, size: str, do: Callable[..., str], *arguments: object) -> None:
+    """Register a drill that a function does with these arguments."""
+    DRILLS.append(Drill(kind, fault, partial(do, *arguments), size))
+
+
 def drill(kind: str, fault: str, size: str = "usual") -> Callable[[Do], Do]:
     """Register a function as a drill."""
 
     def register(do: Do) -> Do:
-        DRILLS.append(Drill(kind, fault, do, size))
+        add(kind, fault, size, do)
         return do
 
     return register
@@ -447,7 +474,7 @@ def _sha256(content: bytes) -> str:
 def digests(folder: Path) -> dict[str, str]:
     """Return the sha256 of every file below a folder but those of locks."""
     files = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in OURS)
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    return {str(path.relative_to(folder)): _sha256(path.read_bytes()) for path in files}
 
 
 def leftovers(folder: Path) -> list[str]:

@@ -4,7 +4,6 @@ Whatever happens, there is never more than one commit and never half of one, and
 with exactly what was to be published, or pulled.
 """
 
-# ruff: noqa: E402 - the Hub is next to the tests
 from __future__ import annotations
 
 import json
@@ -16,16 +15,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from drills.ground import DRILLS, REPOSITORY, Drill, Ground, Place, digests, drill, kill, killed_after
-from drills.interrupts import AT_ONCE_S, HANG_S, SOON_S
-
-sys.path[:0] = [str(REPOSITORY / "tests" / "publish" / "hub"), str(REPOSITORY / "tests" / "parts")]
-
 import loopback
+
+from drills.ground import REPOSITORY, Ground, Place, add, digests, drill, kill, killed_after
+from drills.interrupts import AT_ONCE_S, HANG_S, SOON_S
 
 KIND = "hub"
 REPO = "someone/fleet"
@@ -34,18 +30,8 @@ ROUTES = ("whoami", "create", "preupload", "lfs-batch", "lfs-put", "lfs-verify",
 HUB_LIMIT_S = 240.0
 FOR_EVER = 10_000
 
-Prepare = Callable[[Any], None]
+Prepare = Callable[[Any], object]
 """Lets something go wrong at a Hub."""
-
-
-def _answer_with(route: str, status: int, hub: Any) -> None:
-    """Let the Hub answer the next request of a route with an error."""
-    hub.answer(route, status)
-
-
-def _lose_answer(route: str, hub: Any) -> None:
-    """Let the Hub lose its next answer to a route."""
-    hub.lose_answer(route)
 
 
 class DeadlyHub(loopback.LoopbackHub):
@@ -120,10 +106,7 @@ def publish_under(prepare: Prepare, ground: Ground, place: Place) -> str:
         place.require(met.status in (0, 5), f"exit {met.status}: {met.message}")
         hub.behave()
         if met.status:
-            again = place.call(words)
-            place.require(
-                again.status == 0, f"the same command again ended with {again.status}: {again.message}"
-            )
+            place.again(words)
         require_published(place, hub)
         place.require(digests(Path(words[1])) == run_before, "the run folder was changed")
         place.require_tidy()
@@ -139,10 +122,8 @@ def publish_killed(route: str, is_done_first: bool, ground: Ground, place: Place
             ended = place.finish(hub.victim, is_killed=True)
         place.require(ended.status == -signal.SIGKILL, f"was not killed: {ended.message}")
         hub.victim = None
-        again = place.call(words)
-        place.require(again.status == 0, f"the same command again ended with {again.status}: {again.message}")
+        place.again(words)
         require_published(place, hub)
-        place.require_tidy()
     return "again: one commit"
 
 
@@ -154,10 +135,8 @@ def publish_twice_at_once(ground: Ground, place: Place) -> str:
         ended = [place.finish(publisher, HUB_LIMIT_S) for publisher in both]
         for publisher in ended:
             place.require(publisher.status in (0, 3, 5), f"exit {publisher.status}: {publisher.message}")
-        again = place.call(words)
-        place.require(again.status == 0, f"the same command again ended with {again.status}: {again.message}")
+        place.again(words)
         require_published(place, hub)
-        place.require_tidy()
     return "one commit"
 
 
@@ -186,8 +165,7 @@ def publish_fewer(ground: Ground, place: Place) -> str:
         content = json.loads(record.read_text())
         del content["series"]["ETHUSDT-1h"]
         record.write_text(json.dumps(content))
-        again = place.call(words)
-        place.require(again.status == 0, f"exit {again.status}: {again.message}")
+        place.again(words)
         if "models/ETHUSDT-1h/model.keras" not in hub.files(REPO):
             place.lost.append("models/ETHUSDT-1h at the Hub")
     return "the other models stay"
@@ -234,9 +212,8 @@ def publish_interrupted(route: str, ground: Ground, place: Place) -> str:
             place.require(ended.status == 130, f"exit {ended.status}: {ended.message}")
             place.require(ended.seconds <= limit_s, f"went on for {ended.seconds:.1f} s after Ctrl-C")
         hub.behave()
-        place.call(words)
+        place.again(words)
         require_published(place, hub)
-        place.require_tidy()
     return "Ctrl-C ends in time; again: one commit"
 
 
@@ -257,8 +234,7 @@ def pull_under(prepare: Prepare, ground: Ground, place: Place) -> str:
         met = place.call(pulling, HUB_LIMIT_S)
         place.require(met.status in (0, 3, 5), f"exit {met.status}: {met.message}")
         hub.behave()
-        again = place.call(pulling)
-        place.require(again.status == 0, f"the same command again ended with {again.status}: {again.message}")
+        place.again(pulling)
         _require_pulled(place, hub)
     return (
         "gave up in a sentence; again: every file as published" if met.status else "every file as published"
@@ -275,7 +251,7 @@ def pull_killed(ground: Ground, place: Place) -> str:
         with killed_after(place.start(["pull", "--repo", REPO])) as hub.victim:
             place.finish(hub.victim, is_killed=True)
         hub.victim = None
-        place.call(["pull", "--repo", REPO])
+        place.again(["pull", "--repo", REPO])
         _require_pulled(place, hub)
     return "again: every file as published"
 
@@ -305,10 +281,6 @@ PUBLISHES: dict[str, tuple[str, Prepare]] = {
     "list of files of 1 byte/s": ("usual", lambda hub: hub.drip("tree", 1.0, times=FOR_EVER)),
     "the Hub is down": ("usual", lambda hub: hub.cut("whoami", times=FOR_EVER)),
 }
-for _route in ROUTES:
-    PUBLISHES[f"`{_route}` 500 once"] = ("long", partial(_answer_with, _route, 500))
-    PUBLISHES[f"`{_route}` 429 once, no Retry-After"] = ("long", partial(_answer_with, _route, 429))
-    PUBLISHES[f"answer to `{_route}` lost"] = ("long", partial(_lose_answer, _route))
 PULLS: dict[str, tuple[str, Prepare]] = {
     "pull: models cut for ever": ("usual", lambda hub: hub.cut("lfs-get", times=FOR_EVER)),
     "pull: a model damaged on its way": ("small", lambda hub: hub.flip("lfs-get")),
@@ -322,20 +294,27 @@ PULLS: dict[str, tuple[str, Prepare]] = {
     "pull: models of 1 byte/s": ("long", lambda hub: hub.drip("lfs-get", 1.0, times=FOR_EVER)),
     "pull: 503 for ever": ("usual", lambda hub: hub.answer("resolve", 503, times=FOR_EVER)),
 }
-for _fault, (_size, _prepare) in PUBLISHES.items():
-    DRILLS.append(Drill(KIND, _fault, partial(publish_under, _prepare), _size))
-for _route in ROUTES:
-    _size = {"commit": "small", "lfs-put": "usual"}.get(_route, "long")
-    for _is_done, _how in ((True, "after"), (False, "before")):
-        _words = f"killed {_how} `{_route}` was done"
-        DRILLS.append(
-            Drill(KIND, _words, partial(publish_killed, _route, _is_done), _size if _is_done else "long")
-        )
-for _route in ("lfs-put", "commit"):
-    DRILLS.append(
-        Drill(KIND, f"Ctrl-C while `{_route}` is silent", partial(publish_interrupted, _route), "usual")
+
+
+def add_faults_of(route: str) -> None:
+    """Register what is done about any route: it fails once, loses its answer, and its client is killed."""
+    add(KIND, f"`{route}` 500 once", "long", publish_under, lambda hub: hub.answer(route, 500))
+    add(
+        KIND, f"`{route}` 429 once, no Retry-After", "long", publish_under, lambda hub: hub.answer(route, 429)
     )
+    add(KIND, f"answer to `{route}` lost", "long", publish_under, lambda hub: hub.lose_answer(route))
+    size_after = {"commit": "small", "lfs-put": "usual"}.get(route, "long")
+    add(KIND, f"killed after `{route}` was done", size_after, publish_killed, route, True)
+    add(KIND, f"killed before `{route}` was done", "long", publish_killed, route, False)
+
+
+for _fault, (_size, _prepare) in PUBLISHES.items():
+    add(KIND, _fault, _size, publish_under, _prepare)
+for _route in ROUTES:
+    add_faults_of(_route)
+for _route in ("lfs-put", "commit"):
+    add(KIND, f"Ctrl-C while `{_route}` is silent", "usual", publish_interrupted, _route)
 for _fault, _strange in STRANGE.items():
-    DRILLS.append(Drill(KIND, f"publish: {_fault}", partial(publish_strange, _strange), "usual"))
+    add(KIND, f"publish: {_fault}", "usual", publish_strange, _strange)
 for _fault, (_size, _prepare) in PULLS.items():
-    DRILLS.append(Drill(KIND, _fault, partial(pull_under, _prepare), _size))
+    add(KIND, _fault, _size, pull_under, _prepare)

@@ -12,14 +12,13 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from itertools import count
 from pathlib import Path
 
 import psutil
 
 from drills.archive import serving_folder
-from drills.ground import DRILLS, SERIES, Drill, Ended, Ground, Place, contents_of, drill, kill, weights_of
+from drills.ground import SERIES, Ended, Ground, Place, add, contents_of, drill, kill, weights_of
 
 KIND = "kills"
 FATAL_WRITES = (str(Path(__file__).with_name("fatal_writes.py")),)
@@ -112,11 +111,7 @@ def kill_often(
         How many kills there were, and the folders of the runs that were killed.
     """
     with serving_folder(ground.archive, place) as source:
-        straight = place.call(job(profile, budget, source, place.folder / "straight"))
-        if straight.status != 0:
-            raise RuntimeError(
-                f"the run that nobody disturbs ended with {straight.status}: {straight.message}"
-            )
+        straight = place.make(job(profile, budget, source, place.folder / "straight"))
         expected = weights_of(place.folder / "straight" / profile)
         wanted = KILLS_OF_SIZE[ground.size]
         killed = list[Path]()
@@ -215,21 +210,14 @@ def kill_at_each_write(ground: Ground, place: Place) -> str:
 def kill_full_size(profile: str, ground: Ground, place: Place) -> str:
     """Kill a run of full size within an epoch and while files are written, and compare all that it saves."""
     with serving_folder(ground.archive, place) as source:
-        undisturbed = full_job(profile, source, place.folder / "straight")
-        straight = place.call(undisturbed, FULL_LIMIT_S)
-        if straight.status != 0:
-            raise RuntimeError(
-                f"the run that nobody disturbs ended with {straight.status}: {straight.message}"
-            )
+        straight = place.make(full_job(profile, source, place.folder / "straight"), FULL_LIMIT_S)
         run = place.folder / "killed" / profile
         words = full_job(profile, source, run.parent)
         expected = place.folder / "straight" / profile
         kill_within_an_epoch(place, words, run, _epoch_s(expected))
         for moment in FATAL_MOMENTS:
             _require_death_at(place, words, moment)
-        ended = place.call(words, FULL_LIMIT_S)
-        place.require(ended.status == 0, f"the same command again ended with {ended.status}: {ended.message}")
-        place.require_tidy()
+        place.again(words, FULL_LIMIT_S)
     place.require_same_contents(contents_of(run), contents_of(expected))
     num_epochs = _resumed_from(run)[0]
     place.require(num_epochs > 0, "the last call did not continue from a checkpoint")
@@ -273,22 +261,8 @@ def _epoch_s(run: Path) -> float:
 
 
 for _profile in FULL_PROFILES:
-    DRILLS.append(
-        Drill(
-            KIND,
-            f"`{_profile}` of full size killed within an epoch, around writing a checkpoint, while writing "
-            "the model and its metadata",
-            partial(kill_full_size, _profile),
-            "full",
-        )
-    )
-
+    _moments = "within an epoch, around writing a checkpoint, while writing the model and its metadata"
+    add(KIND, f"`{_profile}` of full size killed {_moments}", "full", kill_full_size, _profile)
 for _profile in PROFILES:
-    DRILLS.append(
-        Drill(
-            KIND,
-            f"two series of `{_profile}` killed at random times: everything, the parent, a worker",
-            partial(kill_at_random, _profile),
-            "usual",
-        )
-    )
+    _fault = f"two series of `{_profile}` killed at random times: everything, the parent, a worker"
+    add(KIND, _fault, "usual", kill_at_random, _profile)

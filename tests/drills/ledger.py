@@ -5,21 +5,18 @@ are in the ledger. Every row is compared: when it was written, every number of t
 baseline, and every score.
 """
 
-# ruff: noqa: E402 - the exchange is next to the tests
 from __future__ import annotations
 
 import subprocess
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from drills.ground import REPOSITORY, Ground, Place, drill, kill
-
-sys.path[:0] = [str(REPOSITORY / "tests" / "parts")]
-
 from exchange_api import ExchangeApi
-from later_candles import BEGIN_S, with_future, write_past
+from later_candles import BEGIN_S, with_future
 from watched_replay import AFTER_CLOSE_S, MOVED_CLOCK, WatchedReplay, ledger_rows
+
+from drills.ground import Ground, Place, drill, kill, train_on_past
 
 KIND = "ledger"
 NAMES = ("BTCUSDT-15m", "ETHUSDT-1h")
@@ -31,14 +28,15 @@ LATEST_S = 12.0
 """Seconds after a close up to which a process is killed: it has started, compiled and forecast by then."""
 
 
-def train(place: Place) -> None:
-    """Train both series on the past, as a user's own files."""
-    for name in NAMES:
-        write_past(place.folder / "candles", name, NUM_PAST)
-    words = place.job(*NAMES, more=("--source", "files", "--data-dir", str(place.folder / "candles")))
-    ended = place.call(words)
-    if ended.status != 0:
-        raise RuntimeError(f"the run to watch ended with {ended.status}: {ended.message}")
+@contextmanager
+def exchange_of(place: Place) -> Iterator[ExchangeApi]:
+    """Train both series on the past, and serve what follows."""
+    train_on_past(place, NAMES, NUM_PAST)
+    with ExchangeApi() as exchange:
+        for name in NAMES:
+            exchange.put(name, with_future(name, NUM_PAST, NUM_LATER))
+        place.more_env.update(V8_REST_URL=exchange.url, V8_VISION_URL=exchange.url)
+        yield exchange
 
 
 def watch(
@@ -68,11 +66,7 @@ def watch(
 @drill(KIND, "`forecast --every` over two timeframes killed at random times")
 def kill_a_watch(ground: Ground, place: Place) -> str:
     """Kill a watch between any two closes, while it starts and while it writes."""
-    train(place)
-    with ExchangeApi() as exchange:
-        for name in NAMES:
-            exchange.put(name, with_future(name, NUM_PAST, NUM_LATER))
-        place.more_env.update(V8_REST_URL=exchange.url, V8_VISION_URL=exchange.url)
+    with exchange_of(place) as exchange:
         straight = watch(place, exchange, "straight.sqlite", {})
         closes = place.chance.sample(range(NUM_CLOSES), KILLS_OF_SIZE[ground.size])
         # Half of the kills come while a process that has been there for long forecasts and writes.
@@ -90,7 +84,6 @@ def kill_a_watch(ground: Ground, place: Place) -> str:
 @drill(KIND, "`track --backup` and a changed bit beside `forecast --every`")
 def back_up_a_watch(ground: Ground, place: Place) -> str:
     """Copy the ledger of a watch at some closes; then change bits of the copy, each of which must be seen."""
-    train(place)
     ledger = place.runs / "watched.sqlite"
     copy = place.folder / "copy.sqlite"
     copied_rows: list[dict[str, list[Any]]] = []
@@ -103,10 +96,7 @@ def back_up_a_watch(ground: Ground, place: Place) -> str:
         place.require(backup.status == 0, f"the backup ended with {backup.status}: {backup.message}")
         copied_rows.append(ledger_rows(copy))
 
-    with ExchangeApi() as exchange:
-        for name in NAMES:
-            exchange.put(name, with_future(name, NUM_PAST, NUM_LATER))
-        place.more_env.update(V8_REST_URL=exchange.url, V8_VISION_URL=exchange.url)
+    with exchange_of(place) as exchange:
         rows = watch(place, exchange, ledger.name, {}, back_up)
     for number, copied in enumerate(copied_rows):
         issued = 8 * number + 1  # closes of the shorter timeframe

@@ -16,7 +16,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from drills.ground import DRILLS, SERIES, Drill, Ground, ImpossibleHereError, Place, digests
+from drills.ground import SERIES, Ground, ImpossibleHereError, Place, add, digests
 
 KIND = "search"
 RECORD = "study.sqlite"
@@ -44,9 +44,7 @@ def undisturbed(ground: Ground) -> Path:
         raise ImpossibleHereError("optuna is not installed")
 
     def make(place: Place) -> Path:
-        ended = place.call(search_words(place, "searches/tiny"))
-        if ended.status != 0:
-            raise RuntimeError(f"the search that nobody disturbs ended with {ended.status}: {ended.errors}")
+        place.make(search_words(place, "searches/tiny"))
         return place.folder / "searches" / "tiny"
 
     return ground.once("search", make)
@@ -137,9 +135,8 @@ FOLDER_NAMES = {
     "a b'": "long",
 }
 
-DRILLS.append(Drill(KIND, f"`{RECORD}` with noise", partial(damaged_record, noise), "usual"))
+add(KIND, f"`{RECORD}` with noise", "usual", damaged_record, noise)
 for _fault, _statement in STATEMENTS.items():
-    _damage = partial(changed, _statement)
-    DRILLS.append(Drill(KIND, f"`{RECORD}` {_fault}", partial(damaged_record, _damage), "usual"))
+    add(KIND, f"`{RECORD}` {_fault}", "usual", damaged_record, partial(changed, _statement))
 for _name, _size in FOLDER_NAMES.items():
-    DRILLS.append(Drill(KIND, f"`search --out '{_name}'`", partial(odd_folder, _name), _size))
+    add(KIND, f"`search --out '{_name}'`", _size, odd_folder, _name)

@@ -5,39 +5,24 @@ copy of the run, is killed before and after each of its writes and called again.
 that serve are complete, and the decision is always the same.
 """
 
-# ruff: noqa: E402 - the candles are next to the tests
 from __future__ import annotations
 
 import json
 import shutil
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
-from drills.ground import REPOSITORY, SERIES, Ground, Place, drill, weights_of
+from later_candles import with_future
+
+from drills.ground import SERIES, Ground, Place, drill, train_on_past, weights_of
 from drills.kills import FATAL_WRITES, NEVER, NUM_WRITES_OF_SIZE
-
-sys.path[:0] = [str(REPOSITORY / "tests" / "parts")]
-
-from later_candles import with_future, write_past
-
 from v8.base.storage import digest_file
 from v8.runs.serving import read_serving
 
 KIND = "updates"
 NUM_PAST = 900
 NUM_LATER = 200
-
-
-def train(place: Place) -> None:
-    """Train on the past, and let the market go on."""
-    candles = place.folder / "candles"
-    write_past(candles, SERIES, NUM_PAST)
-    ended = place.call(place.job(more=("--source", "files", "--data-dir", str(candles))))
-    if ended.status != 0:
-        raise RuntimeError(f"the run to update ended with {ended.status}: {ended.message}")
-    with_future(SERIES, NUM_PAST, NUM_LATER).to_csv(candles / f"{SERIES}.csv")
 
 
 def update_words(place: Place, run: Path) -> list[str]:
@@ -64,12 +49,11 @@ def require_whole(place: Place) -> None:
 @drill(KIND, "`update` killed before and after a write, then at the next one, and so on")
 def kill_an_update(ground: Ground, place: Place) -> str:
     """Cut an update off at each write once, before and after the rename."""
-    train(place)
+    train_on_past(place, (SERIES,), NUM_PAST)
+    with_future(SERIES, NUM_PAST, NUM_LATER).to_csv(place.folder / "candles" / f"{SERIES}.csv")
     straight = place.runs / "straight"
     shutil.copytree(place.run, straight)
-    ended = place.call(update_words(place, straight))
-    if ended.status != 0:
-        raise RuntimeError(f"the update that nobody disturbs ended with {ended.status}: {ended.message}")
+    place.make(update_words(place, straight))
     place.more_env["V8_DRILL_SEEN"] = str(place.folder.parent / "seen")
     num_kills = 0
     words = update_words(place, place.run)
