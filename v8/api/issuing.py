@@ -26,7 +26,7 @@ from v8.data.market.sources import CandleSource, PrefetchesCandles, present_of
 from v8.forecaster.forecaster import PATH, Forecaster
 from v8.forecaster.metadata import Metadata
 from v8.forecaster.shared_models import ONNX
-from v8.model.evaluation.price_range import PriceRange, RangeCoverage, range_json
+from v8.model.baselines.paths import PriceRange, RangeCoverage, range_json
 from v8.profile.columns import CLOSE, HIGH, LOW, OHLC
 from v8.profile.tasks import TASKS
 from v8.publish.hub.places import ModelPlace

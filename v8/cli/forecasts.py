@@ -21,7 +21,7 @@ from v8.base.wording import ABSENT, Table, frame_csv, number, percent, plural
 from v8.cli.shared import picture_file, require_picture, settle_process
 from v8.data.market.series import iso
 from v8.forecaster.shared_models import require_onnx_packages
-from v8.model.evaluation.price_range import RANGE_SHARE, pooled
+from v8.model.baselines.paths import RANGE_SHARE, pooled
 from v8.model.evaluation.significance import BEATS, LOSES
 from v8.profile.columns import (
     BAND_PERIOD_BARS,

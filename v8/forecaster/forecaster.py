@@ -59,9 +59,8 @@ from v8.forecaster.metadata import (
     require_same_feature,
 )
 from v8.forecaster.shared_models import KERAS, ONNX, SharedModels
-from v8.model.baselines.paths import drawn_paths
+from v8.model.baselines.paths import PriceRange, drawn_paths, range_of
 from v8.model.baselines.ranges import PATH_LAYERS, SEED
-from v8.model.evaluation.price_range import PriceRange, range_of
 from v8.model.networks.published import Forecasts, forecast_windows, split_outputs
 from v8.profile.columns import CLOSE, MEDIAN, OHLC, OPEN_TIME, quantile_column
 from v8.profile.indicators import FeatureSet

@@ -37,9 +37,9 @@ from v8.data.market.candles import CandlePin, Candles, pin_of
 from v8.data.market.series import Series, SeriesName
 from v8.data.scaling import Scaling
 from v8.model.baselines.baselines import reference_baseline
+from v8.model.baselines.paths import RangeCoverage
 from v8.model.evaluation.evaluation import Evaluation, QuantileEvaluation
 from v8.model.evaluation.leaderboard import SeriesResult, Verdicts, read_result, references, verdicts_of
-from v8.model.evaluation.price_range import RangeCoverage
 from v8.profile.columns import fault_of_levels, quantile_output
 from v8.profile.formulas import ANCHORED_KINDS
 from v8.profile.indicators import FEATURES, ancestry, definitions, fault_of, is_of_package, warmup_bars

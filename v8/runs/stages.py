@@ -27,6 +27,7 @@ from v8.data.span import Span
 from v8.data.windows import SeriesData, prepare_series, table_columns
 from v8.forecaster.metadata import MODEL_FILE, ONNX_FILE, FeatureInfo, MetadataDraft, TrainingInfo
 from v8.forecaster.series_artifact import complete_artifact, sample_forecasts
+from v8.model.baselines.paths import RangeCoverage, evaluated_windows, measure_range
 from v8.model.baselines.ranges import (
     conformal_widths,
     fit_formulas,
@@ -43,7 +44,6 @@ from v8.model.evaluation.evaluation import (
 )
 from v8.model.evaluation.fold_losses import TEST_LOSSES_FILE, FoldLosses
 from v8.model.evaluation.metrics import Importance, measure_importance
-from v8.model.evaluation.price_range import RangeCoverage, evaluated_windows, measure_range
 from v8.model.evaluation.significance import BaselineComparison, Losses
 from v8.model.networks.published import Forecasts, PublishedModel
 from v8.model.networks.serving import ServingModel

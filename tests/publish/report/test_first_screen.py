@@ -9,8 +9,8 @@ import pytest
 from evaluating import let_baselines_err
 
 from v8.base.wording import language
+from v8.model.baselines.paths import RangeCoverage
 from v8.model.evaluation.leaderboard import rank_results, read_result
-from v8.model.evaluation.price_range import RangeCoverage
 from v8.publish.report.charts import plotly
 from v8.publish.report.figures import verdict_figures
 from v8.publish.report.page import _range_verdict, first_screen

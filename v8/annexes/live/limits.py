@@ -10,7 +10,7 @@ from typing import Final, Self
 from v8.base.errors import ProfileError
 from v8.base.wording import say
 from v8.data.market.series import Series
-from v8.model.evaluation.price_range import PriceRange
+from v8.model.baselines.paths import PriceRange
 
 VOLATILITY_AHEAD: Final = "volatility"
 RANGE_AHEAD: Final = "range"

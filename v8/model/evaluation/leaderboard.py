@@ -36,9 +36,9 @@ from v8.base.records import MAX_SIZE, Count, Seconds, Text, Word, at_keys, check
 from v8.base.storage import write_text
 from v8.base.wording import Table
 from v8.model.baselines.baselines import NAIVE
+from v8.model.baselines.paths import RangeCoverage
 from v8.model.evaluation.evaluation import Evaluation, JsonRecord, QuantileEvaluation, best_baseline
 from v8.model.evaluation.metrics import Importance
-from v8.model.evaluation.price_range import RangeCoverage
 from v8.model.evaluation.significance import BEATS, LOSES, UNKNOWN, BaselineComparison, corrected
 from v8.profile.columns import TASK_OHLC
 from v8.profile.tasks import TASKS

@@ -20,6 +20,7 @@ from v8.base.wording import ABSENT, Table, count, duration, moment, number, p_va
 from v8.forecaster.metadata import ONNX_FILE, MachineInfo, Metadata
 from v8.forecaster.series_artifact import covariate_note
 from v8.forecaster.standalone import FEATURES_FILE, obstacle
+from v8.model.baselines.paths import RANGE_SHARE, pooled
 from v8.model.evaluation.evaluation import MODEL
 from v8.model.evaluation.leaderboard import (
     LeaderboardRow,
@@ -30,7 +31,6 @@ from v8.model.evaluation.leaderboard import (
     untested,
 )
 from v8.model.evaluation.metrics import importance_rows
-from v8.model.evaluation.price_range import RANGE_SHARE, pooled
 from v8.model.evaluation.significance import ALPHA
 from v8.profile.columns import interval_names, is_covariate, neighbours
 from v8.profile.tasks import TASKS

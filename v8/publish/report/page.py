@@ -18,6 +18,7 @@ from v8.base.errors import listed
 from v8.base.wording import ABSENT, Table, count, duration, epochs, number, p_value, percent, say, term
 from v8.forecaster.series_artifact import ForecastSample
 from v8.model.baselines.baselines import BASELINES, NAIVE
+from v8.model.baselines.paths import RANGE_SHARE, RangeCoverage, pooled
 from v8.model.evaluation.bootstrap import ErrorInterval
 from v8.model.evaluation.leaderboard import (
     BEST,
@@ -25,7 +26,6 @@ from v8.model.evaluation.leaderboard import (
     compared,
     median,
 )
-from v8.model.evaluation.price_range import RANGE_SHARE, RangeCoverage, pooled
 from v8.model.evaluation.significance import (
     ALPHA,
     BEATS,

@@ -36,6 +36,7 @@ from v8.base.wording import (
 from v8.data.windows import SPANS, WindowCounts
 from v8.forecaster.metadata import HISTORY_FILE, METADATA_FILE
 from v8.forecaster.series_artifact import FORECASTS_FILE, ForecastSample
+from v8.model.baselines.paths import RANGE_SHARE, RangeCoverage
 from v8.model.evaluation.evaluation import MODEL, EvaluatedTask, Evaluation, QuantileEvaluation
 from v8.model.evaluation.leaderboard import (
     LeaderboardRow,
@@ -43,7 +44,6 @@ from v8.model.evaluation.leaderboard import (
     TrainingHistory,
 )
 from v8.model.evaluation.metrics import Importance, StepDirection, importance_rows
-from v8.model.evaluation.price_range import RANGE_SHARE, RangeCoverage
 from v8.profile.columns import interval_names, percent_of
 from v8.profile.tasks import TASKS
 from v8.publish.report import figures

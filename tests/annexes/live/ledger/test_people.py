@@ -32,7 +32,7 @@ from v8.base import wording
 from v8.base.errors import ArtifactError, ProfileError, PublishError
 from v8.base.http_client import RetryPolicy
 from v8.base.wording import without_secrets
-from v8.model.evaluation.price_range import PriceRange
+from v8.model.baselines.paths import PriceRange
 
 PLACE = "./tiny"
 HASTY = RetryPolicy(num_tries=3, sleep=lambda seconds: None)

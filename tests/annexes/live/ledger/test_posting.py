@@ -18,7 +18,7 @@ from v8.annexes.live.ledger.database import Ledger
 from v8.annexes.live.ledger.posting import SECRET_VARIABLE, Outbox, Receiver, keep_sending, send_messages
 from v8.base.errors import ArtifactError, ProfileError, PublishError
 from v8.base.http_client import RetryPolicy
-from v8.model.evaluation.price_range import PriceRange
+from v8.model.baselines.paths import PriceRange
 
 PLACE = "./tiny"
 HASTY = RetryPolicy(num_tries=3, sleep=lambda seconds: None)

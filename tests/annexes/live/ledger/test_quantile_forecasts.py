@@ -37,8 +37,8 @@ from v8.data.market.series import Series
 from v8.data.market.sources import open_source
 from v8.forecaster.forecaster import Forecaster
 from v8.forecaster.metadata import METADATA_FILE, read_metadata
+from v8.model.baselines.paths import PriceRange, RangeCoverage
 from v8.model.evaluation import significance
-from v8.model.evaluation.price_range import PriceRange, RangeCoverage
 from v8.profile.profile import recorded_profile
 from v8.profile.tasks import TASKS
 from v8.publish.report.card import model_card

@@ -29,7 +29,7 @@ from v8.data.features import compute_columns
 from v8.data.market.candles import Candles
 from v8.data.market.series import Series, iso, series_advice
 from v8.data.market.sources import CandleSource
-from v8.model.evaluation.price_range import range_json
+from v8.model.baselines.paths import range_json
 from v8.model.evaluation.significance import BaselineComparison
 from v8.profile.columns import (
     BB_LOWER,

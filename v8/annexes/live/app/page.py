@@ -32,7 +32,7 @@ from v8.base.storage import digest_bytes
 from v8.base.wording import ABSENT, ENGLISH, Table, chosen, count, percent, plural, say, term
 from v8.data.market.series import Series, iso
 from v8.data.market.sources.live import LiveSource
-from v8.model.evaluation.price_range import pooled
+from v8.model.baselines.paths import pooled
 from v8.profile.tasks import TASKS
 from v8.publish.report.markup import Html, element, facts, filled, folded, join, shown_table
 from v8.publish.report.page import marked, row_of_cards, task_card

@@ -24,9 +24,9 @@ from pydantic import Field
 from v8.base.records import Count, OpenTime, Positive, Sha256, Word
 from v8.data.market.series import Series, SeriesName, iso
 from v8.model.baselines.baselines import NAIVE
+from v8.model.baselines.paths import PriceRange, range_json
 from v8.model.evaluation.evaluation import MODEL
 from v8.model.evaluation.metrics import MIN_WIDTH
-from v8.model.evaluation.price_range import PriceRange, range_json
 from v8.profile.columns import MEDIAN, interval_names, intervals, quantile_column
 from v8.profile.formulas import DAY_S
 from v8.profile.profile import ProfileName

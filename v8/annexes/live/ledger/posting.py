@@ -64,9 +64,9 @@ from v8.data.market.series import iso
 from v8.data.market.sources.downloads import PATIENCE
 from v8.forecaster.forecaster import Forecaster
 from v8.model.baselines.baselines import NAIVE
+from v8.model.baselines.paths import PriceRange
 from v8.model.evaluation.evaluation import MODEL, detect_decay
 from v8.model.evaluation.leaderboard import references
-from v8.model.evaluation.price_range import PriceRange
 from v8.profile.columns import CLOSE, TASK_OHLC, TASK_VOLATILITY
 from v8.profile.formulas import DAY_S
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from v8.model.evaluation.price_range import (
+from v8.model.baselines.paths import (
     PriceRange,
     RangeCoverage,
     evaluated_windows,
