@@ -14,9 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from fuzzing.cases import Case
 from v8.forecaster.metadata import ModelShapes
-from v8.forecaster.model_file import keras_errors_translated
-from v8.forecaster.onnx_contents import OPERATORS, SERIES_KEY
-from v8.forecaster.onnx_file import load_onnx_model
+from v8.forecaster.model_file import SERIES_KEY, keras_errors_translated
+from v8.forecaster.onnx_file import OPERATORS, load_onnx_model
 from v8.model.networks.onnx_graph import BATCH, FORMAT_VERSION, OPERATOR_SET
 
 GRAPH: Final = "model.onnx"

@@ -124,7 +124,7 @@ def test_a_fleet_of_three_publishes_the_models_of_the_serial_workshop(
 def test_a_series_without_the_onnx_file_that_was_wanted_says_so_with_its_outcome(
     make_jobs: Callable[..., list[Job]], one_trainer: OneTrainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("v8.forecaster.onnx_file.MAX_STEPS", -1)
+    monkeypatch.setattr("v8.forecaster.shared_models.MAX_STEPS", -1)
     (plain,) = make_jobs(NAMES[0])
     notes: list[Event] = []
     (outcome,) = made(

@@ -32,7 +32,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from v8.base.arrays import FloatArray, steps_apart
+from v8.base.arrays import MAX_STEPS, FloatArray, steps_apart
 from v8.base.errors import ArtifactError, ProfileError
 from v8.base.registry import require_package
 from v8.base.storage import digest_bytes
@@ -318,14 +318,31 @@ class ModelComparison:
         Raises:
             ArtifactError: If a forecast or a simulated path differs, or a file cannot be loaded.
         """
-        from v8.forecaster.onnx_file import require_same_forecasts  # noqa: PLC0415 - as above
-
         onnx, keras = (models.open(folder, metadata)[0] for models in self._models.values())
         file = folder / ONNX_FILE
         fix = "Do not use this model, or ask whoever published it to write the file again"
         with keras_errors_translated(file, f"must compute what {MODEL_FILE} does"):
             steps_by_output = steps_apart_on_trials(onnx, keras, metadata.scaling, metadata.lookback_bars)
         require_same_forecasts(steps_by_output, file, fix)
+
+
+def require_same_forecasts(steps_by_output: Mapping[str, float], file: Path, fix: str) -> None:
+    """Raise an `ArtifactError` if an ONNX file computes something else than its Keras file.
+
+    Args:
+        steps_by_output: By how many steps of single precision outputs differ (`v8.base.arrays`).
+        file: The ONNX file.
+        fix: What the user can do.
+    """
+    output = max(steps_by_output, key=steps_by_output.__getitem__)
+    steps = steps_by_output[output]
+    if not steps <= MAX_STEPS:
+        raise ArtifactError(
+            where=str(file),
+            rule=f"forecasts as the Keras file does, within {MAX_STEPS} steps of single precision",
+            got=f"{output} that is {steps:,.0f} steps apart",
+            fix=fix,
+        )
 
 
 def steps_apart_on_trials(onnx: Any, keras: Any, scaling: Scaling, lookback_bars: int) -> dict[str, float]:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from v8.base.errors import ArtifactError, DivergedError
 from v8.base.hardware import describe_machine, peak_process_bytes, versions
-from v8.base.storage import write_with
+from v8.base.storage import write_bytes, write_with
 from v8.data.feature_store import FeatureStore
 from v8.data.market.series import Series
 from v8.data.span import Span
@@ -210,12 +210,13 @@ class SeriesInProgress:
         (self._job.folder / ONNX_FILE).unlink(missing_ok=True)  # of an earlier attempt
         if not self._recipe.has_onnx:
             return None
-        from v8.forecaster.onnx_file import save_onnx_model  # noqa: PLC0415 - needs the extra `onnx`
+        from v8.forecaster.onnx_file import converted_onnx  # noqa: PLC0415 - needs the extra `onnx`
 
         span = self._data.spans["test"]
         file = self._job.folder / ONNX_FILE
         try:
-            save_onnx_model(model.keras_model, file, str(self.series), span)
+            content, _ = converted_onnx(model.keras_model, file, str(self.series), span)
+            write_bytes(file, content)
         except ArtifactError as error:
             self._observer.on_event(Note(str(error)))
             return str(error)

@@ -6,7 +6,7 @@
 4. Files in the client's cache with the sha256 of the manifest are used. The others are downloaded and
    compared, because the client does not compare them. A file that arrives damaged is downloaded once more,
    and a damaged one in the cache is replaced.
-5. Model files are checked without loading them (`v8.forecaster.model_file`, `v8.forecaster.onnx_contents`).
+5. Model files are checked without loading them (`v8.forecaster.model_file`, `v8.forecaster.onnx_file`).
 6. Where both can be computed, the two files of a model must forecast the same
    (`v8.forecaster.shared_models`).
 
