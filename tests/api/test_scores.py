@@ -186,7 +186,7 @@ def test_a_saved_board_is_computed_again_and_added_to_without_candles(
     pd.testing.assert_frame_equal(again.scores, board.scores)
     pd.testing.assert_frame_equal(again.methods, board.methods)
     # Its best baselines are its own: those of another version of v8 may be others.
-    monkeypatch.setattr("v8.model.baselines.baselines._references", lambda: {"ohlc": "drift"})
+    monkeypatch.setattr("v8.api.scores.reference_baseline", lambda task: "drift")
     pd.testing.assert_frame_equal(v8.Board.load(tmp_path / "board").table, board.table)
     monkeypatch.undo()
     # The numbers by pandas alone, as the card of the data set says.

@@ -15,20 +15,25 @@ task:
 
 All coefficients are fitted per step and column, on train windows, to the absolute error in returns, by which
 forecasts are evaluated. `range_paths` is defined in `v8.model.baselines.ranges`; the profile of that name
-publishes it as a Keras file, in single precision. `lightgbm` reads ranges over several horizons and the
-naive forecast, without a fixed formula. One booster per task and column is used for all steps: the step is a
-term. The targets are moves in units of the recent range, weighted by it, so that the absolute error is one
-in returns. No term depends on the price, so that series can be pooled.
+publishes it as a Keras file, in single precision.
 
-LightGBM is optional (`pip install lightgbm`). It is fitted with one thread and a fixed seed: the same candles
-give the same forecast. So is `arch`, which fits `garch` (`v8.model.baselines.econometric`).
+`log_har_clock` is a heterogeneous autoregression in logarithms (Corsi 2009) with waves of the day and the
+week (Andersen & Bollerslev 1997, doi:10.1016/S0927-5398(97)00004-2), all that `v8.profile.columns.WAVES`
+names, whatever features a profile has.
 
-Legend: N windows, H steps of the horizon, Q levels, C columns of a task, T terms of a regression, P paths, S
-rows to learn from.
+Two baselines need an optional package. For `garch`, GARCH(1,1) (Bollerslev 1986,
+doi:10.1016/0304-4076(86)90063-1) is fitted to the log returns of the train span by `arch`, as others fit it:
+mean zero, normal likelihood. Its variance of each bar ahead takes the place of that of `scaled` and `ewma`.
+`lightgbm` reads ranges over several horizons and the naive forecast, without a fixed formula. One booster per
+task and column is used for all steps: the step is a term. The targets are moves in units of the recent range,
+weighted by it, so that the absolute error is one in returns. It is fitted with one thread and a fixed seed:
+the same candles give the same forecast.
+
+Legend: N windows, H steps of the horizon, Q levels, C columns of a task, T terms of a regression, R rows of a
+table, X any columns.
 """
 
 import importlib
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -47,8 +52,8 @@ from v8.base.registry import Named, Registry, read_descriptions
 from v8.data.market.series import iso
 from v8.data.scaling import Scaling
 from v8.data.span import WINDOWS_AT_ONCE, PastSpan, Span
-from v8.model.baselines import econometric, ranges
-from v8.profile.columns import BAND_PERIOD_BARS, CLOSE, MEDIAN, OHLC, RANGE_BARS, TASK_OHLC
+from v8.model.baselines import ranges
+from v8.profile.columns import BAND_PERIOD_BARS, CLOSE, MEDIAN, OHLC, RANGE_BARS, TASK_OHLC, WAVE_COLUMNS
 from v8.profile.formulas import FLOOR_SHARE, recent_range
 from v8.profile.profile import config_path
 from v8.profile.tasks import BANDS_TASK, TASKS, Closes, future_weights
@@ -67,7 +72,7 @@ class Baseline(Named):
             (`target_shape`) per task of the profile, float64, in the task's unit. It may leave tasks out.
         title: Its name in words, for readers; None for those of plug-ins.
         brief: What it does in a few words, without a full stop; None for those of plug-ins.
-        is_installed: Returns whether the optional package of the baseline is installed; true without one.
+        package: Name of the optional package that it needs; None for most.
         fit_quantiles: Maps train span, constants and levels to a function of windows that returns quantiles,
             (N, H, Q, C) per task of the profile; None for a baseline without quantiles.
     """
@@ -75,8 +80,12 @@ class Baseline(Named):
     fit: Callable[[Span, Scaling], Forecast]
     title: str | None = None
     brief: str | None = None
-    is_installed: Callable[[], bool] = lambda: True
+    package: str | None = None
     fit_quantiles: Callable[[Span, Scaling, Sequence[float]], Forecast] | None = None
+
+    def is_installed(self) -> bool:
+        """Return whether its optional package is installed, without importing it; true without one."""
+        return self.package is None or find_spec(self.package) is not None
 
     def fitted(self, train: Span, scaling: Scaling, levels: Sequence[float] = ()) -> Forecast:
         """Fit the baseline and return a function that forecasts windows.
@@ -88,7 +97,7 @@ class Baseline(Named):
         Args:
             train: Windows of the train span.
             scaling: Constants of the train span.
-            levels: Levels of quantiles to forecast; without levels points are forecast.
+            levels: Levels of quantiles, which a baseline with `fit_quantiles` forecasts in place of points.
 
         Raises:
             SeriesError: By the returned function, if the second forecast of a plug-in's baseline differs.
@@ -96,12 +105,10 @@ class Baseline(Named):
         is_shipped = any(self is baseline for baseline in _SHIPPED)
         if not is_shipped:
             train = train.self_contained
-        if not levels:
-            forecast = self.fit(train, scaling)
-        elif self.fit_quantiles:
+        if levels and self.fit_quantiles:
             forecast = self.fit_quantiles(train, scaling, levels)
         else:
-            forecast = _no_forecast
+            forecast = self.fit(train, scaling)
 
         def forecast_past(span: Span) -> TaskForecasts:
             forecasts = forecast(span.past_only)
@@ -110,10 +117,6 @@ class Baseline(Named):
             return forecasts
 
         return forecast_past
-
-
-def _no_forecast(span: Span) -> TaskForecasts:
-    return {}
 
 
 SAME_SHARE: Final = 1e-6
@@ -210,9 +213,6 @@ def _implied(
         deviation[rows] = own_windows.std(axis=2, ddof=1)
     closes = Closes(1.0, path, middle, deviation, bar_range=bar_range)
     return {task: TASKS[task].implied(np, closes) for task in span.profile.tasks}
-
-
-SCALED_BARS: Final = 20  # bars of the range in `scaled`, as for the bands
 
 
 def fit_har(train: Span, scaling: Scaling) -> Forecast:
@@ -365,52 +365,125 @@ _FITTED: Final = WeakKeyDictionary[Span, dict[tuple[float, ...], Forecast]]()
 """Forecasts of quantiles by the train span that they were fitted to, as long as the span exists."""
 
 
+def _fit_log_har_clock(train: Span, scaling: Scaling) -> Forecast:
+    """Fit the log range of each bar ahead to past ranges and the clock, then the moves of every task.
+
+    Ranges and moves are fitted as in the regression of the ensemble (`v8.model.baselines.ranges`).
+    """
+    floor, logs_NH = ranges.floored_logs(train)
+    terms = ranges.RangeTerms(RANGE_BARS, waves=WAVE_COLUMNS)
+    train_terms_NL = terms.terms(train, floor)
+    fitted_LH = ranges.fit_with_waves(train, terms, train_terms_NL, logs_NH)
+    smallest = float(np.log(floor))
+    largest = float(logs_NH.max())
+
+    def moved_by(span: Span, terms_NL: FloatArray) -> ranges.Terms:
+        is_moving_N1 = (span.mean_range(RANGE_BARS[-1]) > 0)[:, None]  # a flat market stays flat
+        ranges_NH = np.exp(np.clip(terms_NL @ fitted_LH, smallest, largest))
+        return ranges.by_step(span, ranges_NH * is_moving_N1)
+
+    train_terms_by_step = moved_by(train, train_terms_NL)
+    del train_terms_NL, logs_NH  # of many rows hundreds of megabytes, which what follows needs, too
+    moves = ranges.fit_moves(train, train_terms_by_step)
+    return lambda span: ranges.move_by(span, moves, moved_by(span, terms.terms(span, floor)))
+
+
 BOOSTING: Final = "lightgbm"  # an optional package, and the baseline that needs it
 ARCH: Final = "arch"  # an optional package
 
-TERM_DECIMALS: Final = 6
-"""Decimals of a term: values that differ only by rounding errors must take the same branch of a tree."""
-
 
 @dataclass(frozen=True)
-class Boosting:
-    """How boosters are grown."""
+class Garch:
+    """The variance of the next return: constant + of_square x squared return + of_variance x variance."""
 
-    num_trees: int  # trees of each booster
-    num_leaves: int  # leaves of a tree
-    learning_rate: float  # weight of each tree
-    min_leaf: int  # fewest rows of a leaf; a window has one row per step
-    max_windows: int  # most windows of a series to fit, evenly spaced; neighbouring windows share most bars
+    constant: float  # squared log return
+    of_square: float  # unitless
+    of_variance: float  # unitless
 
-    def settings(self) -> dict[str, Any]:
-        """Return them under LightGBM's names, with those that make it repeatable."""
-        return {
-            "objective": "l1",
-            "num_leaves": self.num_leaves,
-            "learning_rate": self.learning_rate,
-            "min_data_in_leaf": self.min_leaf,
-            "seed": 42,
-            "num_threads": 1,
-            "deterministic": True,
-            # else the faster of two algorithms is chosen by timing, and they round differently
-            "force_row_wise": True,
-            "verbosity": -1,
-        }
-
-
-ALONE: Final = Boosting(num_trees=20, num_leaves=4, learning_rate=0.15, min_leaf=1_000, max_windows=10_000)
-"""For one series. Chosen on validation spans: larger trees, more trees or fewer windows had higher errors."""
+    def variances(self, span: Span) -> FloatArray:
+        """Forecast the mean variance of the bars up to each step, (N, H), in squared log returns."""
+        added_R = self.constant + self.of_square * np.square(log_returns(span))
+        variance = 0.0
+        next_variances = []
+        for added in added_R.tolist():
+            variance = added + self.of_variance * variance
+            next_variances.append(variance)
+        ahead_N = np.array(next_variances)[span.anchors]
+        variances = []
+        for _ in range(span.horizon_bars):
+            variances.append(ahead_N)
+            ahead_N = self.constant + (self.of_square + self.of_variance) * ahead_N
+        steps = np.arange(1.0, span.horizon_bars + 1)
+        return np.asarray(np.cumsum(np.stack(variances, axis=1), axis=1) / steps)
 
 
-def fit_boosted(spans: Sequence[Span], boosting: Boosting = ALONE) -> Forecast:
-    """Fit one booster per task and column to the train spans of one or several series.
+def log_returns(span: Span) -> FloatArray:
+    """Return the log return of every row, (R,), zero where the row before is of another segment."""
+    returns_R = np.diff(np.log(span.table.column(CLOSE).astype(np.float64)), prepend=np.nan)
+    is_first = np.diff(span.table.segment, prepend=-1) != 0
+    return np.where(is_first, 0.0, returns_R)
 
-    Columns that a range does not move stay at the naive forecast, because a range has no direction.
+
+def fit_garch(train: Span) -> Garch:
+    """Fit to the returns from the first to the last known row of the train span.
 
     Raises:
-        SeriesError: If LightGBM is not installed or cannot be loaded.
+        SeriesError: If the package `arch` is not installed or cannot be loaded.
     """
-    boosters = _boosters(_optional(BOOSTING, BOOSTING), spans, boosting)
+    arch = _optional("garch", ARCH)
+    returns = log_returns(train)[int(train.anchors[0]) : int(train.anchors[-1]) + 1]
+    deviation = float(returns.std())
+    if deviation == 0.0:
+        return Garch(0.0, 0.0, 0.0)  # nothing moves
+    # In units of the deviation, in which the optimiser works well.
+    model = arch.arch_model(returns / deviation, mean="Zero", vol="GARCH", p=1, q=1, rescale=False)
+    fitted = model.fit(disp="off", show_warning=False).params
+    return Garch(
+        constant=float(fitted["omega"]) * deviation**2,
+        of_square=float(fitted["alpha[1]"]),
+        of_variance=float(fitted["beta[1]"]),
+    )
+
+
+NUM_TREES: Final = 20  # of each booster
+MOST_BOOSTED_WINDOWS: Final = 10_000  # evenly spaced; neighbouring windows share most bars
+TERM_DECIMALS: Final = 6
+"""Decimals of a term: values that differ only by rounding errors must take the same branch of a tree."""
+BOOSTING_SETTINGS: Final = {
+    "objective": "l1",
+    "num_leaves": 4,
+    "learning_rate": 0.15,
+    "min_data_in_leaf": 1_000,  # a window has one row per step
+    "seed": 42,
+    "num_threads": 1,
+    "deterministic": True,
+    # else the faster of two algorithms is chosen by timing, and they round differently
+    "force_row_wise": True,
+    "verbosity": -1,
+}
+"""Settings of LightGBM. On validation spans larger trees, more trees or fewer windows had higher errors."""
+
+
+def _fit_boosted(train: Span, scaling: Scaling) -> Forecast:
+    """Fit one booster for each task and column that a range moves; none if nothing moved at all.
+
+    The other columns stay at the naive forecast, because a range has no direction.
+    """
+    lightgbm = _optional(BOOSTING, BOOSTING)
+    unit = recent_unit(train)
+    used = np.flatnonzero(unit > 0)  # without a unit moves cannot be scaled
+    used = used[:: max(1, -(-len(used) // MOST_BOOSTED_WINDOWS))]
+    boosters = {}
+    if len(used):
+        terms = _flat(boosting_terms(Span(train.table, train.profile, train.anchors[used])))
+        weights = np.repeat(unit[used] / unit.mean(), train.horizon_bars)
+        # The terms are binned once for all boosters.
+        data = lightgbm.Dataset(terms, weight=weights, params=BOOSTING_SETTINGS)
+        for task, moved in train.moves().items():
+            moves = _flat(moved[used] / unit[used, None, None])
+            for column in np.flatnonzero(TASKS[task].is_moved):
+                data.set_label(moves[:, column])
+                boosters[task, int(column)] = lightgbm.train(BOOSTING_SETTINGS, data, NUM_TREES)
 
     def forecast(span: Span) -> TaskForecasts:
         terms = _flat(boosting_terms(span))
@@ -453,40 +526,9 @@ def recent_unit(span: Span) -> FloatArray:
     return recent_range(shortest, short, long, longest)
 
 
-def _boosters(lightgbm: ModuleType, spans: Sequence[Span], boosting: Boosting) -> dict[tuple[str, int], Any]:
-    """Fit one booster for each task and column that a range moves; none if nothing moved at all."""
-    terms = []
-    weights = []
-    moves = defaultdict(list)
-    for span in spans:
-        unit = recent_unit(span)
-        used = np.flatnonzero(unit > 0)  # without a unit moves cannot be scaled
-        used = used[:: max(1, -(-len(used) // boosting.max_windows))]
-        terms.append(_flat(boosting_terms(Span(span.table, span.profile, span.anchors[used]))))
-        weights.append(np.repeat(unit[used] / unit.mean(), span.horizon_bars))
-        for task, moved in span.moves().items():
-            moves[task].append(_flat(moved[used] / unit[used, None, None]))
-    if not any(len(rows) for rows in terms):
-        return {}
-    settings = boosting.settings()
-    # The terms are binned once for all boosters.
-    data = lightgbm.Dataset(np.concatenate(terms), weight=np.concatenate(weights), params=settings)
-    boosters = {}
-    for task, task_moves in moves.items():
-        for column in np.flatnonzero(TASKS[task].is_moved):
-            data.set_label(np.concatenate([moved[:, column] for moved in task_moves]))
-            boosters[task, int(column)] = lightgbm.train(settings, data, boosting.num_trees)
-    return boosters
-
-
 def _flat(values_NHX: FloatArray) -> FloatArray:
     """Stack the steps of all windows, shape (N x H, X)."""
     return values_NHX.reshape(-1, values_NHX.shape[-1])
-
-
-def _fit_garch(train: Span, scaling: Scaling) -> Forecast:
-    garch = econometric.fit_garch(train, _optional("garch", ARCH).arch_model)
-    return _fit_constants(train, garch.variances)
 
 
 def _optional(baseline: str, package: str) -> ModuleType:
@@ -500,11 +542,6 @@ def _optional(baseline: str, package: str) -> ModuleType:
             got=f"{type(error).__name__} ({error})",
             fix=f"Run: pip install {package}, or uninstall it to go without",
         ) from error
-
-
-def _is_there(package: str) -> bool:
-    """Return whether a package is installed, without importing it."""
-    return find_spec(package) is not None
 
 
 NAIVE: Final = "naive"
@@ -528,16 +565,18 @@ BASELINES: Final[Registry[Baseline]] = Registry(
         _shipped("drift", _fit_drift),
         _shipped(
             "scaled",
-            lambda train, scaling: _fit_constants(train, methodcaller("range_variance", SCALED_BARS)),
+            lambda train, scaling: _fit_constants(train, methodcaller("range_variance", BAND_PERIOD_BARS)),
         ),
         _shipped("ewma", lambda train, scaling: _fit_constants(train, attrgetter("ewma_variance"))),
         _shipped("har", fit_har),
         _shipped("range_paths", fit_range_paths, fit_quantiles=fit_range_path_quantiles),
-        _shipped("log_har_clock", lambda train, scaling: econometric.fit_log_har_clock(train)),
-        _shipped("garch", _fit_garch, is_installed=partial(_is_there, ARCH)),
+        _shipped("log_har_clock", _fit_log_har_clock),
         _shipped(
-            BOOSTING, lambda train, scaling: fit_boosted([train]), is_installed=partial(_is_there, BOOSTING)
+            "garch",
+            lambda train, scaling: _fit_constants(train, fit_garch(train).variances),
+            package=ARCH,
         ),
+        _shipped(BOOSTING, _fit_boosted, package=BOOSTING),
     ],
 )
 """All baselines; reports leave out those whose optional package is not installed."""
@@ -545,6 +584,7 @@ BASELINES: Final[Registry[Baseline]] = Registry(
 _SHIPPED: Final = tuple(BASELINES.values())
 
 
+@cache
 def reference_baseline(task: str) -> str | None:
     """Return the name of the reference of a task: the baseline that is compared with every model.
 
@@ -554,9 +594,5 @@ def reference_baseline(task: str) -> str | None:
     >>> reference_baseline("ohlc")
     'log_har_clock'
     """
-    return _references().get(task)
-
-
-@cache
-def _references() -> dict[str, str]:
-    return read_yaml(config_path("references"))
+    references: dict[str, str] = read_yaml(config_path("references"))
+    return references.get(task)

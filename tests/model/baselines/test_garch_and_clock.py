@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from v8.base.errors import SeriesError
-from v8.model.baselines.baselines import BASELINES
-from v8.model.baselines.econometric import Garch, fit_garch, log_returns
+from v8.model.baselines.baselines import BASELINES, Garch, fit_garch, log_returns
 
 
 @pytest.fixture
@@ -39,7 +38,7 @@ def test_a_return_across_a_gap_is_none(make_market_span) -> None:
 
 def test_forecast_variances_are_those_of_arch(make_market_span, arch) -> None:
     train = make_market_span(num_train=1_500, horizon_bars=5).train
-    garch = fit_garch(train, arch.arch_model)
+    garch = fit_garch(train)
     returns = log_returns(train)[int(train.anchors[0]) : int(train.anchors[-1]) + 1]
     scale = returns.std()
     fitted = arch.arch_model(returns / scale, mean="Zero", vol="GARCH", p=1, q=1, rescale=False).fit(
