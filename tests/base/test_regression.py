@@ -32,27 +32,6 @@ def test_the_weighted_median_works_on_every_cell_alone() -> None:
     np.testing.assert_array_equal(weighted_median(values, weights), [9.0, 0.0])
 
 
-@pytest.mark.parametrize(
-    "weights",
-    [
-        np.ones(4_000),
-        np.arange(4_000.0),
-        np.arange(4_000) % 16 > 0,  # the sample of every sixteenth value has no weight
-        np.where(np.arange(4_000) % 16 == 0, 1e6, 1.0),
-        np.arange(4_000) == 7,
-    ],
-)
-def test_the_weighted_median_of_many_values_is_the_one_that_sorting_all_of_them_finds(
-    weights: np.ndarray,
-) -> None:
-    rng = np.random.default_rng(3)
-    trend = np.linspace(-5.0, 5.0, 4_000)
-    for values in (rng.normal(size=4_000), trend, rng.integers(0, 3, 4_000) * 1.0):
-        order = np.argsort(values, kind="stable")
-        rank = np.argmax(np.cumsum(weights[order]) >= 0.5 * weights.sum())
-        assert weighted_median(values, weights) == values[order[rank]]
-
-
 @given(seed=st.integers(0, 1_000), num_terms=st.integers(1, 5))
 @settings(max_examples=10, deadline=None)
 def test_the_sum_of_absolute_errors_is_the_smallest_that_linear_programming_finds(

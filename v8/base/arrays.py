@@ -202,45 +202,13 @@ def weighted_median(values: FloatArray, weights: FloatArray) -> FloatArray:
     """
     values_XN = np.moveaxis(values, 0, -1)
     weights_XN = np.moveaxis(weights, 0, -1)
-    medians_X = np.empty(values_XN.shape[:-1])
-    for place in np.ndindex(medians_X.shape):
-        # Contiguous numbers are processed faster; row by row the copies take no memory to speak of.
-        row_N = np.ascontiguousarray(values_XN[place])
-        medians_X[place] = _row_median(row_N, np.ascontiguousarray(weights_XN[place]))
+    medians_X = np.zeros(values_XN.shape[:-1])
+    for place in np.ndindex(medians_X.shape):  # row by row the copies take no memory to speak of
+        row_N = np.ascontiguousarray(values_XN[place])  # which is processed faster
+        weights_N = np.ascontiguousarray(weights_XN[place])
+        total = float(weights_N.sum())
+        if total > 0:
+            order = np.argsort(row_N)
+            half = int(np.searchsorted(np.cumsum(weights_N[order]), 0.5 * total))
+            medians_X[place] = row_N[order[min(half, len(row_N) - 1)]]
     return medians_X
-
-
-SAMPLE_STRIDE: Final = 16  # of so many values one is in the sample that says where the median is
-LEAST_SAMPLED: Final = 512  # fewer values are sorted at once
-SAMPLE_SHARES: Final = (0.42, 0.58)  # of the sample's weight; the median lies between them in 99 of 100 rows
-
-
-def _row_median(values_N: FloatArray, weights_N: FloatArray) -> float:
-    """Return the weighted median of a row; a sample saves sorting most of its values."""
-    total = float(weights_N.sum())
-    if total == 0:
-        return 0.0
-    if len(values_N) >= LEAST_SAMPLED:
-        lowest, highest = _around_median(values_N[::SAMPLE_STRIDE], weights_N[::SAMPLE_STRIDE])
-        is_below_N = values_N < lowest
-        below = float(weights_N @ is_below_N)
-        places = np.flatnonzero(~is_below_N & (values_N <= highest))
-        between = weights_N[places]
-        if below < 0.5 * total <= below + between.sum():
-            return _at_half(values_N[places], between, below, total)
-    return _at_half(values_N, weights_N, 0.0, total)
-
-
-def _around_median(sample_N: FloatArray, weights_N: FloatArray) -> FloatArray:
-    """Return the values at `SAMPLE_SHARES` of a sample's weight."""
-    order = np.argsort(sample_N)
-    cumulated = np.cumsum(weights_N[order])
-    return np.asarray(sample_N[order[np.searchsorted(cumulated, cumulated[-1] * np.array(SAMPLE_SHARES))]])
-
-
-def _at_half(values_N: FloatArray, weights_N: FloatArray, below: float, total: float) -> float:
-    """Return the smallest value at which half of the total weight is reached, given the weight below all."""
-    order = np.argsort(values_N)
-    cumulated = below + np.cumsum(weights_N[order])
-    place = min(int(np.searchsorted(cumulated, 0.5 * total)), len(values_N) - 1)
-    return float(values_N[order[place]])
