@@ -355,8 +355,7 @@ def _capabilities_of_tensorflow() -> list[int]:
 
 def _has_jax_for_gpus() -> bool:
     """Return whether JAX is installed with its plug-in for CUDA."""
-    names = (distribution.name or "" for distribution in importlib.metadata.distributions())
-    return find_spec("jax") is not None and any(name.startswith("jax-cuda") for name in names)
+    return find_spec("jax") is not None and _version_of_prefix("jax-cuda") is not None
 
 
 def _version_of_prefix(prefix: str) -> str | None:

@@ -51,8 +51,9 @@ def print_table(table: Table) -> None:
     console.print(Text(for_terminal(table.title)))
     num_columns = len(table.columns)
     num_names = _num_identifying_columns(rows, num_columns)
-    widths = [
-        _least_width(name, [row[column] for row in rows]) for column, name in enumerate(names_of_columns)
+    widths = [  # of the widest cell, or of the longest word of the name
+        max((cell_len(text) for text in [*name.split(), *(row[column] for row in rows)]), default=0)
+        for column, name in enumerate(names_of_columns)
     ]
     if table.is_prose:
         widths[-1] = max(_MIN_PROSE_WIDTH, console.width - _total_width(widths[:-1]))
@@ -75,11 +76,6 @@ def _num_identifying_columns(rows: Sequence[Sequence[str]], num_columns: int) ->
         if len({tuple(row[:num]) for row in rows}) == len(rows):
             return num
     return 1
-
-
-def _least_width(name: str, cells: Sequence[str]) -> int:
-    """Return the width of a column: that of its widest cell, or of the longest word of its name."""
-    return max((cell_len(text) for text in [*name.split(), *cells]), default=0)
 
 
 def _parts(widths: Sequence[int], num_names: int, console_width: int, gap: int) -> list[list[int]]:

@@ -189,11 +189,10 @@ def _require_inputs(candles: Candles, features: FeatureSet) -> None:
     missing = [name for name in features.covariate_inputs if name not in candles.covariates]
     if missing:
         covariates = [name for name in features.names if is_covariate(name)]
-        rule = f"{listed(covariates)} need {listed(missing)} as covariates of the candles"
         origins = listed(list(dict.fromkeys(split_origin(name)[0] for name in missing)))
         raise DataError(
             where=location,
-            rule=rule,
+            rule=f"{listed(covariates)} need {listed(missing)} as covariates of the candles",
             got=f"candles without covariates of {origins}",
             fix='Give them, too: covariates={"BTCUSDT": candles, "funding.csv": table} in Python',
         )

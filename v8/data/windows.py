@@ -155,12 +155,10 @@ def _span(table: FeatureTable, rows: tuple[int, int], name: str, profile: Profil
     anchors = window_anchors(table.segment, rows, profile.lookback_bars, profile.horizon_bars)
     if not len(anchors):
         window_bars = profile.lookback_bars + profile.horizon_bars
-        location = str(table.series)
-        rule = f"the {name} span needs an unbroken stretch of {window_bars} bars"
         longer = f"Fetch a longer history with param:bars (at least {rows_needed(profile)} unbroken rows)"
         raise DataError(
-            where=location,
-            rule=rule,
+            where=str(table.series),
+            rule=f"the {name} span needs an unbroken stretch of {window_bars} bars",
             got="gaps in the candles that leave none",
             fix=fix_for_holes(table.num_holes, longer),
         )
@@ -195,10 +193,14 @@ def split_rows(num_rows: int, profile: Profile, *, location: str, num_holes: int
     num_validation = round(usable * profile.split.validation)
     smallest = min(num_train, num_validation, usable - num_train - num_validation)
     if smallest < window_bars:
-        purpose = f"so that train, validation and test each hold one window of {window_bars} bars"
-        rule = f"needs at least {rows_needed(profile)} rows after the indicators' warm-up, {purpose}"
         longer = "Fetch a longer history with param:bars, or lower lookback_bars in the profile"
-        raise DataError(where=location, rule=rule, got=str(num_rows), fix=fix_for_holes(num_holes, longer))
+        raise DataError(
+            where=location,
+            rule=f"needs at least {rows_needed(profile)} rows after the indicators' warm-up, so that train, "
+            f"validation and test each hold one window of {window_bars} bars",
+            got=str(num_rows),
+            fix=fix_for_holes(num_holes, longer),
+        )
     validation_start = num_train + profile.embargo_bars
     test_start = validation_start + num_validation + profile.embargo_bars
     validation = validation_start, validation_start + num_validation

@@ -306,12 +306,10 @@ def _without_unclosed(rows: _Rows, now_s: float) -> _Rows:
     """Drop and count the running bar; refuse rows of later bars."""
     is_unclosed = rows.open_us + rows.bar_us > now_s * US_PER_S
     if len(np.unique(rows.open_us[is_unclosed])) > 1:
-        rule = f"only the running bar may end after now, {iso(now_s)}"
-        got = rows.opens(is_unclosed)
         raise DataError(
             where=rows.location,
-            rule=rule,
-            got=f"bars that open at {got}",
+            rule=f"only the running bar may end after now, {iso(now_s)}",
+            got=f"bars that open at {rows.opens(is_unclosed)}",
             fix="Check the clock of this machine and the unit and time zone of the file",
         )
     num_unclosed = rows.report.num_unclosed + int(is_unclosed.sum())
@@ -372,10 +370,12 @@ def _require_opens(rows: _Rows) -> None:
     if early_us <= _LATEST_CLOSE_US:
         got = f"{early_us / US_PER_S:g} s before a bar ends: closes"
         fix = f"add {early_us / US_PER_S:g} s and subtract a bar, {rows.series.bar_s} s"
-    rule = "a candle is placed by when it opens, on a full minute"
-    got = f"{iso(first_us / US_PER_S)}, {got}"
-    fix = f"Give the times at which the bars open: {fix}"
-    raise DataError(where=rows.location, rule=rule, got=f"times such as {got}", fix=fix)
+    raise DataError(
+        where=rows.location,
+        rule="a candle is placed by when it opens, on a full minute",
+        got=f"times such as {iso(first_us / US_PER_S)}, {got}",
+        fix=f"Give the times at which the bars open: {fix}",
+    )
 
 
 def _require_timeframe(steps_s: Values, series: Series, location: str) -> None:
@@ -384,11 +384,12 @@ def _require_timeframe(steps_s: Values, series: Series, location: str) -> None:
         return
     step_s = float(np.median(steps_s))
     if step_s != series.bar_s:
-        rule = f"needs candles that open {series.bar_s:,} s apart ({series.timeframe})"
-        fix = "Fetch candles of that timeframe, or name the series, or load the forecaster, of this one"
         name = f" ({TIMEFRAMES[step_s]})" if step_s in TIMEFRAMES else ""
         raise DataError(
-            where=location, rule=rule, got=f"rows that are mostly {step_s:,.10g} s apart{name}", fix=fix
+            where=location,
+            rule=f"needs candles that open {series.bar_s:,} s apart ({series.timeframe})",
+            got=f"rows that are mostly {step_s:,.10g} s apart{name}",
+            fix="Fetch candles of that timeframe, or name the series, or load the forecaster, of this one",
         )
 
 

@@ -242,14 +242,12 @@ def _require_open_time(plain: Sequence[str], location: str) -> None:
     """Refuse a table with close times and without open times."""
     close_times = [name for name in CLOSE_TIME_NAMES if name in plain]
     if close_times and not set(TIME_NAMES) & set(plain):
-        rule = "a candle is placed by when it opens"
-        got = f"{close_times[0]}, which is when it closes, and no open time"
-        remainder = "the time from it to the next full minute"
         raise DataError(
             where=location,
-            rule=rule,
-            got=got,
-            fix=f"Add a column open_time: the close time plus {remainder}, less a bar",
+            rule="a candle is placed by when it opens",
+            got=f"{close_times[0]}, which is when it closes, and no open time",
+            fix="Add a column open_time: the close time plus the time from it to the next full minute, "
+            "less a bar",
         )
 
 
@@ -373,9 +371,13 @@ def _require_no_price(volume: Values, low: Values, high: Values, location: str) 
 
 def _unclear(volumes: Mapping[str, Values], location: str) -> DataError:
     names: Sequence[str] = [name for name in volumes if name != COUNT_OR_TURNOVER]
-    rule = "a volume counts coins: times a price of its bar it is the quote volume"
     first = ", ".join(f"{name} {values[0]:.10g}" for name, values in volumes.items() if len(values))
     fix = f"Rename the one of {' and '.join(names)} that counts coins to base_volume, or remove them"
     if COUNT_OR_TURNOVER in volumes:
         fix = "Add a header that names the columns: rows of more than six values cannot be told apart"
-    return DataError(where=location, rule=rule, got=f"in the first row {first}", fix=fix)
+    return DataError(
+        where=location,
+        rule="a volume counts coins: times a price of its bar it is the quote volume",
+        got=f"in the first row {first}",
+        fix=fix,
+    )

@@ -112,11 +112,7 @@ def user_table(table: Any, settings: TableSettings, location: str) -> UserTable:
 def _read_frame(text: str, settings: TableSettings, location: str) -> pd.DataFrame:
     """Read the needed columns of a CSV as text; the first line that is not empty is the header."""
     rows = io.StringIO(text, newline=None)
-    header = ""
-    for line in rows:
-        if line.strip():
-            header = line
-            break
+    header = next((line for line in rows if line.strip()), "")
     separator = max(SEPARATORS, key=header.count)
     names = [name.strip() for name in next(csv.reader([header], delimiter=separator), [])]
     columns = {names.index(name): name for name in _needed_columns(names, settings, location)}

@@ -173,8 +173,10 @@ def settled(frame: pd.DataFrame, series: Series, location: str) -> pd.DataFrame:
 def _require_traded(name: str, values: pd.Series, location: str) -> None:
     """Refuse rows of other prices than traded ones, and of kinds that are not known."""
     words = dict.fromkeys(str(value).strip().lower() for value in values.dropna())
-    is_other = OTHER_KINDS.__contains__ if name in VAGUE_TYPE_NAMES else _is_not_traded
-    others = [shown(word, 40) for word in words if is_other(word)]
+    is_vague = name in VAGUE_TYPE_NAMES
+    others = [
+        shown(word, 40) for word in words if (word in OTHER_KINDS if is_vague else word not in TRADED_KINDS)
+    ]
     if others:
         meanings = [OTHER_KINDS[word] for word in words if word in OTHER_KINDS]
         meaning = f": {listed(list(dict.fromkeys(meanings)))}" if meanings else ""
@@ -184,10 +186,6 @@ def _require_traded(name: str, values: pd.Series, location: str) -> None:
             got=f"{name} {listed(others)}{meaning}",
             fix=f"Keep the rows of traded prices, or remove the column {name} if all are",
         )
-
-
-def _is_not_traded(word: str) -> bool:
-    return word not in TRADED_KINDS
 
 
 def _read_flags(name: str, values: pd.Series, location: str) -> NDArray[np.bool_]:

@@ -208,12 +208,8 @@ class RunOutputs:
     def _first_sample(self, record: RunRecord, rows: Iterable[LeaderboardRow]) -> ForecastSample | None:
         """Return the stored forecasts of the first series of a run that has some."""
         shown = {row.series for row in rows}
-        for name in record.series:
-            if name in shown:
-                with suppress(ArtifactError):  # a damaged file was reported when the series was drawn
-                    sample = read_sample(self._drawn[name].folder / FORECASTS_FILE)
-                    if sample is not None:
-                        return sample
+        with suppress(ArtifactError):  # its series was drawn before the file was damaged
+            return first_sample(self._drawn[name].folder for name in record.series if name in shown)
         return None
 
     def _write_in_language(

@@ -13,16 +13,16 @@ The exchange's time is requested once for each source object. `v8.data.market.st
 both versions of those that were revised.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from v8.base import storage
-from v8.base.errors import DataError, UnknownSeriesError
+from v8.base.errors import DataError
 from v8.data.market.candles import Candles, none_until, require_num_bars
 from v8.data.market.checks import check_candles
 from v8.data.market.series import DAY_S, Series
@@ -33,6 +33,7 @@ from v8.data.market.store import CandleStore, StoredCandles, StoredSeries, from_
 
 NUM_REASKED: Final = 3  # newest candles of the store that a request for newer ones repeats
 _MONTH_LAG_S: Final = 2 * DAY_S  # the archive has the zip of a month two days after its end
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -179,37 +180,26 @@ class LiveSource:
         """
         requests = self._requests(series, num_bars)
         before = [self.store.read(name) for name in series]
-        stored: list[StoredSeries | DataError | None] = list(before)
+        stored: Sequence[StoredSeries | DataError | None] = before
         if accept_revisions:
-            stored = [self._try_accept(*pair) for pair in zip(requests, before, strict=True)]
+            stored = [_unless_error(self._accepted, *pair) for pair in zip(requests, before, strict=True)]
         fetched = self._fetched(requests, stored)
         results = []
         for name, request, former, current in zip(series, requests, before, fetched, strict=True):
-            if isinstance(request, DataError):
-                results.append(UpdateResult(name, request))
-            elif isinstance(current, DataError):
-                results.append(UpdateResult(name, current))
-            else:
-                try:
-                    results.append(self._compared(request, former, current))
-                except DataError as error:
-                    results.append(UpdateResult(name, error))
+            compared = _unless_error(self._compared, request, former, current)
+            results.append(UpdateResult(name, compared) if isinstance(compared, DataError) else compared)
         return results
 
     def _requests(self, series: Sequence[Series], num_bars: int) -> list[CandleRequest | DataError]:
         """Return a request for each series, or the reason why the exchange cannot have it."""
         requests: list[CandleRequest | DataError] = []
         for name in series:
-            try:
-                self.market.require_listed(name, self.name)
-            except UnknownSeriesError as error:
-                requests.append(error)
-                continue
-            self.now_s()  # if the exchange does not answer at all, the error is raised here
-            try:
-                requests.append(self._request(name, num_bars, None))
-            except DataError as error:
-                requests.append(error)
+            unlisted = _unless_error(self.market.require_listed, name, self.name)
+            if unlisted is None:
+                self.now_s()  # if the exchange does not answer at all, the error is raised here
+                requests.append(_unless_error(self._request, name, num_bars, None))
+            else:
+                requests.append(unlisted)
         return requests
 
     def _request(self, series: Series, num_bars: int, end_s: int | None) -> CandleRequest:
@@ -228,42 +218,20 @@ class LiveSource:
         requests: Sequence[CandleRequest | DataError],
         stored: Sequence[StoredSeries | DataError | None],
     ) -> list[StoredSeries | DataError]:
-        """Complete many series: one page of each in parallel, then what else is needed one after another.
-
-        The error of one series takes its place in the result and does not stop the others.
-        """
+        """Complete many series: one page of each in parallel, then what else is needed one after another."""
         pairs = zip(requests, stored, strict=True)
-        pages = self.rest.api.downloader.map(lambda pair: self._try_page(*pair), pairs)
-        results: list[StoredSeries | DataError] = []
-        for request, series, page in zip(requests, stored, pages, strict=True):
-            if isinstance(request, DataError):
-                results.append(request)
-            elif isinstance(series, DataError):
-                results.append(series)
-            elif isinstance(page, DataError):
-                results.append(page)
-            else:
-                try:
-                    results.append(self._completed(request, series, page))
-                except DataError as error:
-                    results.append(error)
-        return results
+        pages = self.rest.api.downloader.map(lambda pair: _unless_error(self._page, *pair), pairs)
+        return [
+            _unless_error(self._completed, request, former, page)
+            for request, former, page in zip(requests, stored, pages, strict=True)
+        ]
 
-    def _try_page(
-        self, request: CandleRequest | DataError, stored: StoredSeries | DataError | None
-    ) -> StoredCandles | DataError | None:
+    def _page(self, request: CandleRequest, stored: StoredSeries | None) -> StoredCandles | None:
         """Fetch a page within the calling thread; None where none is needed or the API has no candle."""
-        if isinstance(request, DataError):
-            return request
-        if isinstance(stored, DataError):
-            return stored
         span = request.page(stored.candles if stored else None)
         if span is None:
             return None
-        try:
-            rows = self.rest.api.klines(span)
-        except DataError as error:
-            return error
+        rows = self.rest.api.klines(span)
         return from_api(span.series, span.first_s, rows) if len(rows) else None
 
     def _completed(
@@ -357,20 +325,11 @@ class LiveSource:
             accept_revisions=accept_revisions,
         )
 
-    def _try_accept(
-        self, request: CandleRequest | DataError, stored: StoredSeries | None
-    ) -> StoredSeries | DataError | None:
+    def _accepted(self, request: CandleRequest, stored: StoredSeries | None) -> StoredSeries | None:
         """Replace the newest candles that are not from the archive by the API's present version."""
-        if isinstance(request, DataError):
-            return request
         span = request.revisable(stored.candles) if stored else None
-        if span is None:
-            return stored
-        try:
-            pieces = self._from_rest(span)
-            return self._merged(request, stored, pieces, accept_revisions=True) if pieces else stored
-        except DataError as error:
-            return error
+        pieces = self._from_rest(span) if span else []
+        return self._merged(request, stored, pieces, accept_revisions=True) if pieces else stored
 
     def _compared(
         self, request: CandleRequest, before: StoredSeries | None, current: StoredSeries
@@ -405,3 +364,17 @@ class LiveSource:
         num_revised = int(np.isin(candles.open_time_s, stored.revisions["open_time_s"]).sum())
         num_newer = (request.newest_s - request.last_s) // series.bar_s
         return candles.with_report(num_newer=num_newer, num_revised=num_revised)
+
+
+def _unless_error(work: Callable[..., T], *parts: Any) -> T | DataError:
+    """Return what `work` makes of some parts, or an error: one of the parts, or the one that it raises.
+
+    So the error of one series takes the place of its result in a list and does not stop the others.
+    """
+    for part in parts:
+        if isinstance(part, DataError):
+            return part
+    try:
+        return work(*parts)
+    except DataError as error:
+        return error

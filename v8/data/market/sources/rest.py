@@ -52,13 +52,9 @@ from v8.profile.columns import OHLCV, OPEN_TIME
 
 MOST_AGE_S: Final = 600.0  # then the time is requested again; a quartz clock drifts by less than 0.1 s in it
 REFUSED_S: Final = 30.0  # after a failure the error is repeated so long: forty series would ask one by one
-MOST_DRIFT_S: Final = (
-    2.0  # larger differences between wall and monotonic clock mean that the machine slept or was set
-)
+MOST_DRIFT_S: Final = 2.0  # of the wall from the monotonic clock; with more the machine slept or was set
 MOST_APART_S: Final = 60.0  # larger differences between exchange and machine are verified by a candle
-_FAR_S: Final = (
-    20 * 365 * DAY_S
-)  # both clocks may be behind: the newest candle is searched up to so far ahead
+_FAR_S: Final = 20 * 365 * DAY_S  # how far ahead the newest candle is searched: both clocks may be behind
 
 MOST_ROWS: Final = 1_000  # candles of one response, a limit of the exchange
 MAX_ANSWER_BYTES: Final = 1 << 20  # a row has about 150 bytes
@@ -151,13 +147,15 @@ class RestSource:
             is_behind = now_s + MOST_APART_S < newest_s
             is_ahead = now_s - MOST_APART_S > newest_s + series.bar_s and machine_s < now_s
             if is_behind or is_ahead:
-                near = f"within {MOST_APART_S:.0f} s of this machine's"
-                rule = f"the exchange's time is {near}, or its newest candle confirms it"
-                times = f"{iso(now_s)} from the exchange, {iso(machine_s)} here"
-                got = f"{times}, and a newest candle that opens at {iso(newest_s)}"
-                variable = self.market.hosts_variable
-                fix = f"Name an address in {variable} that no proxy answers, or set this machine's clock"
-                raise DataError(where=f"{series} from the exchange's API", rule=rule, got=got, fix=fix)
+                raise DataError(
+                    where=f"{series} from the exchange's API",
+                    rule=f"the exchange's time is within {MOST_APART_S:.0f} s of this machine's, or its "
+                    "newest candle confirms it",
+                    got=f"{iso(now_s)} from the exchange, {iso(machine_s)} here, and a newest candle that "
+                    f"opens at {iso(newest_s)}",
+                    fix=f"Name an address in {self.market.hosts_variable} that no proxy answers, or set this "
+                    "machine's clock",
+                )
         self._confirmed_ahead_s = ahead_s
         return now_s
 
@@ -201,11 +199,13 @@ class RestSource:
         """Return the open time of the exchange's oldest candle; an error if it has none up to a time."""
         begin_s = self.api.edge_open_s(series, last_s)
         if begin_s is None:
-            location = f"{series} from {self.name}"
-            rule = f"needs a candle that opens at or before {iso(last_s)}"
             otherwise = "Check the symbol and the timeframe, or ask for a later time"
-            fix = self.market.advice(series, otherwise)
-            raise UnknownSeriesError(where=location, rule=rule, got="none that the exchange knows", fix=fix)
+            raise UnknownSeriesError(
+                where=f"{series} from {self.name}",
+                rule=f"needs a candle that opens at or before {iso(last_s)}",
+                got="none that the exchange knows",
+                fix=self.market.advice(series, otherwise),
+            )
         return begin_s
 
 
@@ -323,11 +323,12 @@ class KlinesApi:
             if second.equals(rows[is_suspect].reset_index(drop=True)):
                 return rows
             rows = pd.concat([rows[~is_suspect], second]).sort_values(OPEN_TIME, ignore_index=True)
-        location = f"{span.series} from {self._order[0].host}"
-        rule = "two responses with the same candles must be equal"
-        got = f"{_NUM_AGREEING + 1} responses that differ"
-        fix = f"Try again later, or ask another address with {self.market.hosts_variable}"
-        raise DataError(where=location, rule=rule, got=got, fix=fix)
+        raise DataError(
+            where=f"{span.series} from {self._order[0].host}",
+            rule="two responses with the same candles must be equal",
+            got=f"{_NUM_AGREEING + 1} responses that differ",
+            fix=f"Try again later, or ask another address with {self.market.hosts_variable}",
+        )
 
     def _page(self, span: CandleSpan, most: int, *, is_newest: bool = False) -> pd.DataFrame:
         """Request the oldest candles of a span, or the newest, at most `most`."""
@@ -370,12 +371,13 @@ class KlinesApi:
                 self._order.sort(key=lambda other: other != address)
             return answer
         variable = self.market.hosts_variable
-        rule = f"must be answered by one of the hosts of {variable}"
-        got = "; ".join(shown(trouble, _MOST_TROUBLE // len(troubles)) for trouble in troubles)
-        archive = f"vision{self.market.source_suffix}"
-        instead = f"set {variable} to other hosts, or take what the archive has with param:source {archive}"
-        fix = f"Check the connection, {instead}"
-        raise DataError(where=f"{name} from the exchange's API", rule=rule, got=got, fix=fix)
+        raise DataError(
+            where=f"{name} from the exchange's API",
+            rule=f"must be answered by one of the hosts of {variable}",
+            got="; ".join(shown(trouble, _MOST_TROUBLE // len(troubles)) for trouble in troubles),
+            fix=f"Check the connection, set {variable} to other hosts, or take what the archive has with "
+            f"param:source vision{self.market.source_suffix}",
+        )
 
     def _answer(self, address: downloads.Address, query: str, name: str, read: Read[Answer]) -> Answer:
         """Send the request to one host, and again if its response is invalid."""
@@ -386,9 +388,11 @@ class KlinesApi:
                 return read(content or b"", address.host)
             except DataError as error:
                 last_error = error
-        got = f"{last_error.got}, where {last_error.rule}"
         raise DataError(
-            where=last_error.where, rule=last_error.rule, got=got, fix=last_error.fix
+            where=last_error.where,
+            rule=last_error.rule,
+            got=f"{last_error.got}, where {last_error.rule}",
+            fix=last_error.fix,
         ) from last_error
 
 
@@ -401,9 +405,12 @@ def read_addresses(urls: str | None = None, market: Market = SPOT) -> tuple[down
         downloads.read_address(variable, market.default_hosts, kind, url=text.strip()) for text in texts
     )
     if len({address.url for address in addresses}) < len(addresses):
-        rule = "names each address once"
-        got = ", ".join(address.url for address in addresses)
-        raise ProfileError(where=variable, rule=rule, got=got, fix="Remove the repetition")
+        raise ProfileError(
+            where=variable,
+            rule="names each address once",
+            got=", ".join(address.url for address in addresses),
+            fix="Remove the repetition",
+        )
     return addresses
 
 
@@ -569,12 +576,20 @@ class ApiPolicy(downloads.ServerPolicy):
         got = f"status 400, {number} {message}" if number else "status 400"
         if number != _INVALID_SYMBOL:
             return self._host_refuses(url, got)
-        rule = "must ask for a symbol that the exchange lists"
-        return UnknownSymbolError(where=url, rule=rule, got=got, fix="Check the symbol")
+        return UnknownSymbolError(
+            where=url,
+            rule="must ask for a symbol that the exchange lists",
+            got=got,
+            fix="Check the symbol",
+        )
 
     def _host_refuses(self, url: str, got: str) -> DataError:
-        fix = f"Check that it may be reached from here, or set {self.variable} to other hosts"
-        return DataError(where=url, rule="the API must answer 200", got=got, fix=fix)
+        return DataError(
+            where=url,
+            rule="the API must answer 200",
+            got=got,
+            fix=f"Check that it may be reached from here, or set {self.variable} to other hosts",
+        )
 
 
 def _second_of_minute(date: str) -> int:

@@ -461,10 +461,6 @@ def unzipped(content: bytes, most_bytes: int) -> tuple[list[str], bytes]:
             return names, stream.read(most_bytes + 1)
 
 
-def _unpack_zip(content: bytes) -> bytes:
-    return _unpack_single(content)[1]
-
-
 def _unpack_single(content: bytes) -> tuple[str, bytes]:
     """Return the name and the content of the only file in a zip."""
     names, text = unzipped(content, MAX_FILE_BYTES)
@@ -475,7 +471,7 @@ def _unpack_single(content: bytes) -> tuple[str, bytes]:
 
 _PACKINGS: Final[dict[str, Callable[[bytes], bytes]]] = {
     ".gz": lambda content: gzip.GzipFile(fileobj=io.BytesIO(content)).read(MAX_FILE_BYTES + 1),
-    ".zip": _unpack_zip,
+    ".zip": lambda content: _unpack_single(content)[1],
 }
 """Decompressors by the suffix that follows the ending of a file's name."""
 ZIP: Final = ".zip"
