@@ -15,34 +15,6 @@ from v8.base import errors
 from v8.base.errors import MAX_MESSAGE, ArtifactError, V8Error, shown
 
 
-def test_an_error_reads_where_rule_got_fix() -> None:
-    error = errors.DataError(
-        where="BTCUSDT-15m",
-        rule="needs at least 70 bars (60 lookback + 10 horizon)",
-        got="41",
-        fix="Fetch a longer history with --bars or lower lookback in the profile",
-    )
-    assert str(error) == (
-        "BTCUSDT-15m: needs at least 70 bars (60 lookback + 10 horizon); got 41. "
-        "Fetch a longer history with --bars or lower lookback in the profile."
-    )
-
-
-@pytest.mark.parametrize(
-    ("kind", "exit_code"),
-    [
-        (errors.ProfileError, 2),
-        (errors.ArgumentError, 2),
-        (errors.DataError, 3),
-        (errors.ArtifactError, 3),
-        (errors.SeriesError, 4),
-        (errors.DivergedError, 4),
-    ],
-)
-def test_every_kind_has_its_exit_code(kind: type[errors.V8Error], exit_code: int) -> None:
-    assert kind.exit_code == exit_code
-
-
 def test_an_error_keeps_its_parts_on_the_way_between_processes() -> None:
     error = errors.DivergedError(where="a", rule="b", got="c", fix="d")
     rebuilt = pickle.loads(pickle.dumps(error))
@@ -65,10 +37,6 @@ def test_a_part_that_ends_with_a_stop_does_not_make_two() -> None:
     assert str(error) == "a: b; got what was finished is kept. Mend that and repeat."
     error = errors.V8Error(where="a", rule="b", got="1, 2, 3 ...", fix="c")
     assert str(error) == "a: b; got 1, 2, 3 .... c."
-
-
-def test_a_list_shows_five_offenders_and_the_count() -> None:
-    assert errors.listed(["a", "b", "c", "d", "e", "f", "g"]) == "a, b, c, d, e ... (7 in all)"
 
 
 def test_a_parameter_is_written_as_the_door_takes_it() -> None:
@@ -99,23 +67,6 @@ def test_whatever_is_shown_is_one_bounded_printable_line(text: str, most: int) -
     line = shown(text, most)
     assert line.isprintable()
     assert len(line) <= most
-
-
-@pytest.mark.parametrize(
-    "address",
-    [
-        "http://me:secret@host/data",
-        "https://secret@host",
-        "see ftp://me:p@secret@host:8/x, then go on",
-        "http://me:secret@host/" + "x" * 50_000,
-    ],
-)
-def test_a_password_in_an_address_is_never_shown(address: str) -> None:
-    assert "secret" not in shown(address, 400)
-
-
-def test_an_address_without_a_password_stays_as_it_is() -> None:
-    assert shown("https://host/a/user@b") == "https://host/a/user@b"
 
 
 @given(st.text(), st.text(), st.text(), st.text())

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import requests
-from broken_http import STALLED, RawServer, answer
+from broken_http import STALLED, RawServer
 from local_server import LocalServer, QuietHandler
 
 from v8.annexes.live.ledger.posting import SECRET_VARIABLE, Receiver
@@ -214,15 +214,6 @@ def test_a_receiver_that_drips_is_trouble_that_may_pass(monkeypatch: pytest.Monk
             pytest.raises(TransientError, match=r"no answer \(TimeoutError\)"),
         ):
             Receiver(server.url, TIMES).send("msg_1", "{}")
-
-
-def test_two_lengths_are_refused() -> None:
-    with (
-        closing(RawServer([answer("Content-Length: 7", "Content-Length: 9")])) as server,
-        HttpClient({}) as client,
-        pytest.raises(BROKEN, match="Content-Length contained multiple unmatching values"),
-    ):
-        client.ask("GET", server.url, body, limits=PATIENT)
 
 
 def test_what_a_call_raises_or_returns_in_time_comes_back() -> None:

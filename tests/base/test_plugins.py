@@ -201,12 +201,6 @@ def test_what_failed_half_way_is_taken_back(halfway: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.tf
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ProfileError, match=r"Python file .*; got No such file"):
-        v8.plugin(tmp_path / "mine.py")
-
-
-@pytest.mark.tf
 def test_each_is_loaded_once_and_a_changed_one_not_over_it(halfway: Path, tmp_path: Path) -> None:
     mine = shutil.copy(halfway, tmp_path / "halfway.py")
     v8.plugin(halfway)

@@ -15,7 +15,13 @@ from pathlib import Path
 import pytest
 
 from v8.base.child import ChildCall, run_in_children
-from v8.base.process import collected_later, command, explained_start
+from v8.base.process import (
+    collected_later,
+    command,
+    explained_start,
+    report_waiting,
+    reporting_waiting_to,
+)
 from v8.profile.profile import load_profile
 from v8.runs.machine import MeasurementRequest, take_measurements
 from v8.runs.workers import Process
@@ -181,16 +187,6 @@ def test_the_collector_is_off_within_the_block_alone_whatever_happens_there() ->
     assert gc.isenabled()
 
 
-def test_a_collector_that_is_off_stays_off() -> None:
-    gc.disable()
-    try:
-        with collected_later():
-            pass
-        assert not gc.isenabled()
-    finally:
-        gc.enable()
-
-
 @pytest.fixture
 def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder with a file for every module of Python's own; one that runs leaves its name."""
@@ -284,3 +280,14 @@ def test_a_program_of_ours_is_of_the_package_that_runs_wherever_that_lies(tmp_pa
     words = [sys.executable, "-c", code]
     process = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert process.stdout == "the version of this copy\n"
+
+
+def test_sentences_about_waiting_go_to_the_innermost_listener_alone() -> None:
+    outer: list[str] = []
+    inner: list[str] = []
+    report_waiting("nobody listens")
+    with reporting_waiting_to(outer.append):
+        with reporting_waiting_to(inner.append):
+            report_waiting("for a file")
+        report_waiting("for another")
+    assert (outer, inner) == (["for another"], ["for a file"])

@@ -70,13 +70,6 @@ def test_only_one_format_is_read(content: object) -> None:
         check_format(content, 3, kind="run", where="a.json", fix="Mend it")
 
 
-@pytest.mark.parametrize("version", [0, 1, 2])
-def test_an_older_format_is_said_to_be_of_an_older_version(version: int) -> None:
-    with pytest.raises(ArtifactError) as refusal:
-        check_format({"format": version}, 3, kind="run", where="a.json", fix="Mend it")
-    assert refusal.value.got.startswith(f"format {version}, ")
-
-
 def test_a_file_nested_without_end_is_damage(tmp_path: Path) -> None:
     (tmp_path / "deep.json").write_text("[" * 200_000)
     with pytest.raises(ArtifactError, match=r"deep\.json: .*got damage"):

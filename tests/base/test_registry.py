@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from v8.base.errors import ProfileError
-from v8.base.registry import Registry, advice, nearest
+from v8.base.registry import Registry
 from v8.data.market.sources import SOURCES
 from v8.model.baselines.baselines import BASELINES
 from v8.profile.families import FAMILIES
@@ -31,12 +31,6 @@ def test_entries_keep_their_order_and_are_found_by_name() -> None:
 def test_an_unknown_name_suggests_the_nearest() -> None:
     with pytest.raises(ProfileError, match=r"--fruit aple: .*got 'aple'.*apple"):
         Registry("fruit", [Fruit("pear"), Fruit("apple")]).find("aple", where="--fruit aple")
-
-
-def test_what_is_like_no_name_suggests_none() -> None:
-    assert nearest("learnin_rate", ["covariates", "learning_rate"]) == "learning_rate"
-    assert nearest("learnin_rate", ["covariates"]) is None
-    assert advice("sweet", ["pear"], "Choose one") == "Choose one"
 
 
 def test_a_name_is_given_once() -> None:

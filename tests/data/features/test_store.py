@@ -15,36 +15,18 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from walked import walk_candles
 
 from v8.base.errors import DataError
 from v8.data.feature_store import GROUP_ROWS, FeatureStore
 from v8.data.features import FeatureTable, compute_table
 from v8.data.market.candles import Candles
-from v8.data.market.checks import check_candles
-from v8.data.market.series import Series
 from v8.profile.indicators import ancestry
 
 INDICATORS = ("bb_upper", "bb_lower", "macd", "macd_signal", "atr", "bb_width", "volatility")
 INDICATORS += ("volume_norm", "rsi", "roc", "bb_position")
 EVERY = ("open", "high", "low", "close", *INDICATORS)
 """The fifteen columns of the lineage: what the store does with a column does not depend on which it is."""
-
-
-def walk_candles(num_rows: int = 300, seed: int = 0) -> Candles:
-    rng = np.random.default_rng(seed)
-    close = 1e-5 * np.exp(np.cumsum(rng.normal(0, 0.005, num_rows)))
-    opened = np.concatenate([close[:1], close[:-1]])
-    frame = pd.DataFrame(
-        {
-            "open_time": (1_500_000_300 + 900 * np.arange(num_rows)) * 1000,
-            "open": opened,
-            "high": np.maximum(opened, close) * 1.001,
-            "low": np.minimum(opened, close) * 0.999,
-            "close": close,
-            "volume": rng.gamma(2.0, 10.0, num_rows),
-        }
-    )
-    return check_candles(frame, Series("PEPEUSDT", "15m"), source="demo")
 
 
 def assert_same(table: FeatureTable, expected: FeatureTable) -> None:
@@ -107,14 +89,6 @@ def test_any_parquet_reader_sees_what_the_store_reads(tmp_path: Path, num_rows: 
         np.testing.assert_array_equal(frame[name].to_numpy()[187:], table.column(name), strict=True)
 
 
-def moved(content: bytes, source: int, target: int) -> bytes:
-    """Subtract one from the 8-byte word at `source` and add it to the one at `target`."""
-    words = np.frombuffer(content[:16384], np.uint64).copy()
-    words[source // 8] -= np.uint64(1)
-    words[target // 8] += np.uint64(1)
-    return words.tobytes() + content[16384:]
-
-
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
@@ -122,10 +96,6 @@ def moved(content: bytes, source: int, target: int) -> bytes:
             lambda content: content[:40] + bytes([content[40] ^ 1]) + content[41:],
             "does not match its checksum",
         ),
-        # Two blocks change places, or lose as much as another gains: one kind of sum alone would miss it.
-        (lambda content: content[8192:16384] + content[:8192] + content[16384:], "its checksum"),
-        (lambda content: moved(content, 4096, 4104), "does not match its checksum"),
-        (lambda content: moved(content, 4096, 4096 + 8192), "does not match its checksum"),
         (lambda content: content[: len(content) // 2], "is truncated"),
         (lambda content: b"", "empty file"),
         (lambda content: b"not a table at all", "was not written by this store"),
@@ -177,16 +147,19 @@ def test_no_single_flipped_bit_changes_a_table(tmp_path: Path, place: float, bit
     assert_same(store.table(candles, EVERY), compute_table(candles, EVERY))
 
 
-def test_a_column_whose_definition_has_changed_is_computed_anew(tmp_path: Path) -> None:
+@pytest.mark.parametrize("num_new", [0, 10])
+def test_a_column_whose_definition_has_changed_is_computed_anew_and_does_not_go_on(
+    tmp_path: Path, num_new: int
+) -> None:
     # The file of an older version of the formula: whole, but with another digest beside rsi.
-    candles = walk_candles()
+    grown = walk_candles(300 + num_new)
     older = FeatureStore(tmp_path)
-    older.table(candles, EVERY)
-    path = older.path(candles)
+    older.table(first_of(grown, 300), EVERY)
+    path = older.path(first_of(grown, 300))
     rewrite_index(path, lambda index: index["definitions"].update(rsi=ancestry("macd").digest))
     store = FeatureStore(tmp_path)
-    assert_same(store.table(candles, EVERY), compute_table(candles, EVERY))
-    assert counts(store) == (1, 14, 0)
+    assert_same(store.table(grown, EVERY), compute_table(grown, EVERY))
+    assert (made(store) if num_new else counts(store)) == (1, 14, 0)
 
 
 def test_a_file_of_another_format_is_written_anew(tmp_path: Path) -> None:
@@ -281,17 +254,6 @@ def test_a_damaged_file_of_the_first_candles_is_not_used(
     assert caplog.text.count("it is not used") == 7
 
 
-def test_a_column_whose_formula_changed_since_does_not_go_on(tmp_path: Path) -> None:
-    grown = walk_candles(310)
-    older = FeatureStore(tmp_path)
-    older.table(first_of(grown, 300), EVERY)
-    path = older.path(first_of(grown, 300))
-    rewrite_index(path, lambda index: index["definitions"].update(rsi=ancestry("macd").digest))
-    store = FeatureStore(tmp_path)
-    assert_same(store.table(grown, EVERY), compute_table(grown, EVERY))
-    assert made(store) == (1, 14, 0)
-
-
 def test_writers_at_the_same_moment_never_mix_and_never_damage(tmp_path: Path) -> None:
     candles = walk_candles()
     wanted = [(first, second) for first in INDICATORS for second in INDICATORS if first < second]
@@ -307,19 +269,6 @@ def test_writers_at_the_same_moment_never_mix_and_never_damage(tmp_path: Path) -
 
 
 def test_too_few_candles_are_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="PEPEUSDT-15m: needs at least 188 candles without a gap"):
+    with pytest.raises(DataError, match="BTCUSDT-15m: needs at least 188 candles without a gap"):
         FeatureStore(tmp_path).table(walk_candles(187), EVERY)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_that_is_none_costs_time_and_one_line_but_no_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "file").write_text("in the way")
-    monkeypatch.setenv("V8_HOME", str(tmp_path / "file"))
-    for seed in (1, 2):
-        candles = walk_candles(seed=seed)
-        assert_same(FeatureStore().table(candles, EVERY), compute_table(candles, EVERY))
-    said = f" cache {tmp_path / 'file'}: Not a directory"
-    assert [said in record.getMessage() for record in caplog.records] == [True]
-    assert (tmp_path / "file").read_text() == "in the way"

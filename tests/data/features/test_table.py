@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
 from numpy.typing import NDArray
+from walked import walk_candles
 
 from v8.base.errors import DataError
 from v8.data.features import FeatureTable, compute_table
@@ -18,24 +18,6 @@ from v8.profile.columns import OHLC
 from v8.profile.indicators import FEATURES, FeatureSet
 
 SERIES = Series("BTCUSDT", "15m")
-
-
-def walk_candles(num_rows: int, *, missing: slice = slice(0, 0), seed: int = 0) -> Candles:
-    """Return a random walk on the 15-minute grid, less the rows `missing`."""
-    rng = np.random.default_rng(seed)
-    close = 100 * np.exp(np.cumsum(rng.normal(0, 0.005, num_rows)))
-    opened = np.concatenate([close[:1], close[:-1]])
-    frame = pd.DataFrame(
-        {
-            "open_time": (1_700_000_100 + 900 * np.arange(num_rows)) * 1000,
-            "open": opened,
-            "high": np.maximum(opened, close) * 1.001,
-            "low": np.minimum(opened, close) * 0.999,
-            "close": close,
-            "volume": rng.gamma(2.0, 10.0, num_rows),
-        }
-    )
-    return check_candles(frame.drop(frame.index[missing]), SERIES, source="demo")
 
 
 def test_only_a_feature_that_reads_the_volume_needs_one() -> None:
@@ -147,12 +129,6 @@ def test_the_digest_follows_candles_and_columns() -> None:
     assert compute_table(walk_candles(60, seed=1), ["close", "roc"]).digest != digest
     assert compute_table(candles, ["roc", "close"]).digest != digest
     assert compute_table(candles, ["close", "atr"]).digest != digest
-
-
-def test_making_a_table_does_not_freeze_the_arrays_it_was_made_of() -> None:
-    rows = np.ones(3, np.float32)
-    FeatureTable(SERIES, np.arange(3), {"close": (rows,)}, np.zeros(3, np.int32), "digest")
-    rows[0] = 2
 
 
 def test_a_column_in_runs_is_read_as_one_array_made_once() -> None:

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tiny_profiles import tiny_profile
 
 from v8.base.errors import DataError
 from v8.data.windows import SPANS, rows_needed, split_rows, window_anchors
@@ -70,16 +69,6 @@ def test_g5_every_unbroken_window_of_a_span_is_used_and_no_other(
 def test_g5_the_last_window_is_not_lost() -> None:
     anchors = window_anchors(np.zeros(70, np.int32), (0, 70), 60, 10)
     assert anchors.tolist() == [59]  # rows 0..59 in, 60..69 out
-
-
-def test_g5_no_window_of_one_span_shares_a_row_with_another() -> None:
-    profile = tiny_profile()
-    split = split_rows(500, profile, location="x")
-    touched = []
-    for name in SPANS:
-        anchors = window_anchors(np.zeros(500, np.int32), split[name], 20, 3)
-        touched.append({row for anchor in anchors for row in range(anchor - 19, anchor + 4)})
-    assert not (touched[0] & touched[1] | touched[1] & touched[2] | touched[0] & touched[2])
 
 
 def test_too_short_a_series_is_refused_with_the_number_needed() -> None:

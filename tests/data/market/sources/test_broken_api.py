@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -15,7 +14,7 @@ from v8.base.errors import DataError
 from v8.base.http_client import RetryPolicy, TimeLimits
 from v8.data.market.series import Series
 from v8.data.market.sources.downloads import Downloader
-from v8.data.market.sources.rest import MAX_ANSWER_BYTES, ApiPolicy, CandleSpan, KlinesApi, read_addresses
+from v8.data.market.sources.rest import ApiPolicy, CandleSpan, KlinesApi, read_addresses
 
 SERIES = Series("BTCUSDT", "15m")
 LAST_S = NOW_S // 900 * 900 - 900
@@ -51,15 +50,6 @@ def test_a_broken_answer_is_one_sentence(downloader: Downloader, pieces: Pieces)
         assert server.url.removeprefix("http://") in refusal(downloader, server.url)
 
 
-@pytest.mark.parametrize("downloader", [TimeLimits()], ids=["patient"], indirect=True)
-@pytest.mark.parametrize("piece", [b'[1, "2"],', b"    "], ids=["rows", "blanks"])
-def test_a_body_without_an_end_is_left_where_no_answer_is_longer(
-    downloader: Downloader, piece: bytes
-) -> None:
-    with closing(RawServer([answer(body=b"["), piece * 16_384], repeats=True)) as server:
-        assert f"more than {MAX_ANSWER_BYTES} bytes" in refusal(downloader, server.url)
-
-
 def test_a_redirect_ends_at_candles_or_in_a_sentence(
     downloader: Downloader, exchange_api: ExchangeApi, valid_frame
 ) -> None:
@@ -85,11 +75,3 @@ def test_a_redirect_does_not_take_the_password_along(
         told = refusal(downloader, server.url.replace("://", "://me:s3cr3t@"))
     assert "status 401" in told
     assert "s3cr3t" not in told
-
-
-def test_an_answer_of_another_series_that_fits_is_found_by_its_times(downloader: Downloader) -> None:
-    """Nothing in a row names its symbol; of another timeframe nothing passes."""
-    opens_ms = [(SPAN.first_s + 3_600 * number) * 1_000 for number in range(2)]
-    rows = [[at, *["10.0"] * 5, at + 3_599_999, "0", 0, "0", "0", "0"] for at in opens_ms]
-    with closing(RawServer([answer(body=json.dumps(rows).encode())])) as server:
-        assert "a candle closes 900 s after it opens" in refusal(downloader, server.url)

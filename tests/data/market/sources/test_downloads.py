@@ -1,7 +1,5 @@
-import time
 from contextlib import closing
 from dataclasses import replace
-from email.utils import formatdate
 
 import pytest
 
@@ -40,15 +38,6 @@ def test_a_passing_failure_is_tried_again_after_a_delay(archive, downloader, wai
     assert downloader.fetch(f"{archive.url}/a", max_bytes=10) == b"candles"
     assert len(waits) == 1
     assert 0.25 <= waits[0] <= 0.5
-
-
-@pytest.mark.parametrize(("ahead_s", "wait_s"), [(60, 60.0), (-60, 0.0)])
-def test_a_retry_after_that_is_a_date_is_obeyed(archive, downloader, waits, make_fault, ahead_s, wait_s):
-    archive.files["/a"] = b"candles"
-    date = formatdate(time.time() + ahead_s, usegmt=True)
-    archive.faults["/a"] = [make_fault(status=429, headers={"Retry-After": date})]
-    assert downloader.fetch(f"{archive.url}/a", max_bytes=10) == b"candles"
-    assert waits == [pytest.approx(wait_s, abs=10)]  # a busy machine may need seconds to ask
 
 
 def test_a_connection_cut_within_the_body_is_tried_again(archive, downloader, waits, make_fault):

@@ -391,48 +391,7 @@ def test_a_column_may_name_traded_prices_and_no_others(
         assert kind in refusal(tmp_path).got
 
 
-@pytest.mark.parametrize(
-    ("own", "other"),
-    [
-        ("BINANCE:BTCUSDT", "BINANCE:ETHUSDT"),
-        ("BTC/USDT:USDT", "BTC/USD:BTC"),
-        ("btc-usdt", "BINANCE:BTCUSDT.P"),
-    ],
-)
-@pytest.mark.parametrize("name", ["symbol", "<TICKER>", "product_id"])
-def test_tradingview_s_symbols_are_read(
-    tmp_path: Path, frame: pd.DataFrame, own: str, other: str, name: str
-) -> None:
-    put_csv(tmp_path, frame.assign(**{name: own}))
-    assert read(tmp_path, Series.parse("BINANCE:BTCUSDT-1h")).digest == digest_of(frame)
-    put_csv(tmp_path, frame.assign(**{name: other}))
-    assert other in refusal(tmp_path).got
-
-
 # --- numbers and times as spreadsheets and trading programs write them -----------------------------------
-
-
-def commas(value: float) -> str:
-    return f"{value:.2f}".replace(".", ",")
-
-
-@pytest.mark.parametrize(
-    ("write", "cause"),
-    [
-        (commas, "decimal comma"),
-        (lambda value: f"{value * 1e4:,.2f}", "thousands comma"),
-        (lambda value: f"{value * 1e4:,.2f}".translate(str.maketrans(",.", ".,")), "decimal comma"),
-        (lambda value: f"{value * 1e4:,.0f}".replace(",", " "), "blank between thousands"),
-        (lambda value: f"{value * 1e6:,.0f}".replace(",", "."), "mark between thousands"),
-    ],
-)
-def test_numbers_as_a_spreadsheet_writes_them_are_shown_and_their_cause_named(
-    tmp_path: Path, frame: pd.DataFrame, write: Any, cause: str
-) -> None:
-    table = frame.assign(**{name: frame[name].map(write) for name in PRICES})
-    put_csv(tmp_path, table, sep=";", encoding="utf-8")
-    error = refusal(tmp_path)
-    assert error.got == f"{table['open'].iloc[0]} in open: {cause}"
 
 
 @pytest.mark.parametrize(

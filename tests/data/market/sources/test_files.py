@@ -39,34 +39,12 @@ def test_g9_a_missing_file_is_an_error_and_never_a_random_walk(tmp_path, frame, 
         read(tmp_path)
 
 
-def test_an_empty_folder_says_so(tmp_path):
-    with pytest.raises(DataError, match=r"BTCUSDT-1h from files: .*got no candle file"):
-        read(tmp_path)
-
-
 def test_g2_the_months_of_several_files_are_joined_in_time_order(tmp_path, frame):
     frame[40:].to_csv(tmp_path / "BTCUSDT-1h-a.csv", index=False)
     frame[:50].assign(open_time=frame.open_time[:50] * 1_000).to_parquet(tmp_path / "BTCUSDT-1h-b.parquet")
     candles = read(tmp_path)
     assert candles.digest == digest_of(frame)
     assert candles.report.num_identical == 10
-
-
-def test_columns_are_found_by_name_and_the_quote_volume_is_never_the_volume(tmp_path, frame):
-    text = pd.DataFrame(
-        {
-            "Unix": frame.open_time,
-            "Date": "not needed",
-            "Volume USDT": frame.volume * frame.close,
-            "Close": frame.close,
-            "LOW": frame.low,
-            "high": frame.high,
-            " Open ": frame.open,
-            "Volume BTC": frame.volume,
-        }
-    ).to_csv(index=False)
-    (tmp_path / "BTCUSDT-1h.csv").write_text(f"\ufeffhttps://www.example.org\n{text}", encoding="utf-8")
-    assert read(tmp_path).digest == digest_of(frame)
 
 
 def test_numbers_are_preferred_to_text_among_several_time_columns(tmp_path, frame):

@@ -216,10 +216,6 @@ def test_a_month_that_is_absent_between_two_is_read_from_its_days(full_archive, 
     assert len(candles) == len(history) - 174
 
 
-def test_fewer_bars_than_asked_for_come_back_when_there_are_no_more(full_archive, open_vision, history):
-    assert len(open_vision().candles(SERIES, 1_000_000)) == len(history)
-
-
 def test_a_year_without_a_month_is_the_beginning(full_archive, open_vision, valid_frame):
     early = valid_frame(180, BAR_S, start_s=seconds("2022-04-01"))
     full_archive.put_rows("BTCUSDT-4h", "2022-04", early)
