@@ -47,8 +47,9 @@ from v8.runs.backtest import RESULTS_FILE, BacktestPlan, BacktestResults
 
 PAGE_FILE: Final = "backtest.html"
 
-SHORT: Final = ("fold", "task", "model", "best baseline", "its error", "× best", "smaller", "p", "verdict")
-"""Columns of the terminal's tables; the page adds every baseline, the shock and the quantiles."""
+_FOR_TERMINAL: Final = ("fold", "task", "model", "best baseline", "× best", "smaller", "p")
+"""Columns of the terminal's tables, of 80 letters; the page adds the verdict of each row, which sentences above
+the tables give for all folds, every baseline, the shock and the quantiles."""
 
 QUANTILE_NOTE: Final = (
     "CRPS: twice the mean pinball loss over the levels, relative to another forecaster's; below 1 the "
@@ -141,15 +142,14 @@ def _absences(plan: BacktestPlan) -> str:
 def tables(results: BacktestResults, *, is_short: bool = False) -> Iterator[Table]:
     """Yield the table of pooled figures and the table by fold.
 
-    A short table leaves out what does not fit into a terminal: all baselines but the best, and quantiles.
+    A short one has only the columns that fit into a terminal.
     """
     for title, stretches in (("Pooled", results.pools), ("By fold", results.folds)):
         rows = [_stretch_cells(stretch, task) for stretch in stretches for task in stretch.tasks]
         if not rows:
             continue
-        columns = list(SHORT)
-        if not is_short:
-            columns = list(dict.fromkeys(name for row in rows for name in row))
+        all_columns = list(dict.fromkeys(name for row in rows for name in row))
+        columns = list(_FOR_TERMINAL) if is_short else all_columns
         cells = [[row.get(name, ABSENT) for name in columns] for row in rows]
         yield Table(columns, cells, title)
 
@@ -163,7 +163,7 @@ POOL_NOTE: Final = (
 
 def pool_table(results_by_profile: Mapping[str, BacktestResults], title: str) -> Table:
     """Put the pooled figures of several profiles, by name, into one short table."""
-    columns = ("profile", *SHORT, "95 % interval")
+    columns = ("profile", *_FOR_TERMINAL, "verdict", "95 % interval")
     rows = []
     for profile, results in results_by_profile.items():
         for pool in results.pools:
