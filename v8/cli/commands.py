@@ -34,7 +34,7 @@ from v8.runs.options import (
 _DEFAULT_PROFILE: Final[str] = RunOptions.model_fields["profile"].default
 
 
-@takes_options(RunOptions)
+@takes_options(RunOptions)  # a flag for each field
 def run(
     options: RunOptions,
     dry_run: bool = Option(False, "--dry-run", help="Print the plan and its estimated time; do nothing."),
@@ -58,8 +58,8 @@ def run(
         return
     continue_command = command("run", *options.words(), *cli.language_words(lang))
     prepared = PreparedRun.from_options(options, continue_command)
-    # Sets variables of the environment that TensorFlow reads when it is imported. With `--device gpu` it has
-    # been imported above, to look for the GPU, and needs none.
+    # Sets variables of the environment that TensorFlow reads when it is imported. With `--device gpu`,
+    # `from_options` has imported TensorFlow to look for the GPU; then none are needed.
     cli.settle_process(options.device)
     echo(f"{'Planning' if dry_run else 'Preparing'} a run of {prepared.plan.profile.name}.")
 

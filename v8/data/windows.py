@@ -1,9 +1,9 @@
 """The prepared data of one series: table, split, scaling and windows; and the batches of several series.
 
-Train, validation and test span follow one another in time, with lookback + horizon rows between them that
-belong to none (an embargo). An anchor is the last known row of a window: its lookback rows end there and its
-horizon rows follow. A window counts only when all its rows lie in one span and in one stretch of candles
-without a hole.
+The split cuts the rows of the table into train, validation and test rows, in the order of time, with lookback
++ horizon rows between them that belong to none (an embargo). An anchor is the last known row of a window: its
+lookback rows end there and its horizon rows follow. A `Span` holds the windows of one part of the split: all
+their rows lie in it, and in one stretch of candles without a hole.
 
 Windows are cut out of the table batch by batch: memory grows with rows, never with the lookback.
 
@@ -107,19 +107,20 @@ def prepare_series(table: FeatureTable, profile: Profile) -> SeriesData:
     split = split_rows(len(table), profile, location=str(table.series), num_holes=table.num_holes)
     spans = {name: _span(table, rows, name, profile) for name, rows in split.items()}
     scaling = fit_scaling(spans["train"], split["train"], table_columns(profile))
-    closes = _closes_by_origin(table, profile)
+    closes = _closes_by_symbol(table, profile)
     inputs_NF = scaling.scale_inputs(table.select(profile.features).astype(np.float64), closes)
+    # Those of a window stand in the row of its anchor; other rows are 0.
     targets_NHC = {task: _targets(list(spans.values()), scaling, task) for task in profile.tasks}
-    # With `scaling: ranged` a target is a return divided by the recent range of prices, so that calm and wild
-    # times are alike; otherwise by 1. Weights undo it, so that the weighted loss is in returns, by which
-    # forecasts are evaluated.
+    # With `scaling: ranged` targets are divided by the recent range of prices, so that calm and wild times
+    # look alike. Weights multiply the losses by it again, so that wild windows count as much as they do where
+    # forecasts are evaluated; their mean is 1. With other scalings all are 1.
     unit_N = scaling.floored_range(target_unit(table, profile))
     weight_N = unit_N / unit_N[spans["train"].anchors].mean()
     return SeriesData(
         profile=profile,
         table=table,
         split=split,
-        # New ones: those above have cached large arrays, and a fleet holds many series for long.
+        # A span caches what is computed from it: new ones, for a fleet holds many series for long.
         spans={name: Span(table, profile, span.anchors) for name, span in spans.items()},
         scaling=scaling,
         inputs_NF=inputs_NF,
@@ -128,7 +129,7 @@ def prepare_series(table: FeatureTable, profile: Profile) -> SeriesData:
     )
 
 
-def _closes_by_origin(table: FeatureTable, profile: Profile) -> dict[str, NDArray[np.float64]]:
+def _closes_by_symbol(table: FeatureTable, profile: Profile) -> dict[str, NDArray[np.float64]]:
     """Return the closes by which features are divided, by the symbol that these are computed from.
 
     That is "" for the series itself, or another symbol whose columns the profile uses: "BTCUSDT" has

@@ -112,14 +112,15 @@ def execute(
             recorder.on_event(GettingReady(f"Getting ready to train {len(reading.ready)} series."))
             recipe = with_device_settings(plan.recipe, folder, recorder)
             jobs = make_jobs(replace(plan, recipe=recipe), reading.ready)
-            # XLA reads there how it is to compile; processes of the engine inherit it.
+            # Variables of the environment say how XLA compiles the loop over bars; processes inherit them.
             with loops_in_environment(recipe.device_settings.loops):
                 outcomes = train_jobs(jobs, engine, recorder)
     finally:
         folder.reset_running()
     trained = [outcome for outcome in outcomes if outcome.reason is None]
     train_failures = [outcome for outcome in outcomes if outcome.reason is not None]
-    failed_early = {failure.series for failure in early_failures}  # finished series may be among them
+    # A finished series fails, too, where its candles are no longer those it is pinned to.
+    failed_early = {failure.series for failure in early_failures}
     finished_before = [
         series for series, status in plan.series.items() if status == "done" and series not in failed_early
     ]

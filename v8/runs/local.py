@@ -93,7 +93,7 @@ class SeriesPipeline:
         `check_interrupt` is called between series and batches, and raises KeyboardInterrupt to stop there.
         """
         self._check_interrupt = check_interrupt
-        self._fleet_size = fleet_size  # halved while fleets are trained, if memory runs out
+        self._fleet_size = fleet_size  # `_train_in_halves` lowers it when memory runs out
         if self._finishers:
             self._finishers.report_to(observer)
         if self._trainer.unstackable_layers:
@@ -159,8 +159,8 @@ class SeriesPipeline:
         unfinished = list(fleet)
         results = self._trainer.fit_fleet([series.fleet_member() for series in fleet])  # a generator
         while unfinished:
-            # Trains until a member ends. An error ends the whole program; its outcome bears the name of the
-            # first series, which need not have caused it, so of a fleet of several only the reason is used.
+            # Trains until a member ends. An error ends the whole program. `run_isolated` wants the series at
+            # fault; in a fleet of several it is not known, and only the reason is used.
             next_result, outcome = run_isolated(unfinished[0].series, lambda: next(results))
             if next_result is None:
                 if len(fleet) == 1:

@@ -49,7 +49,7 @@ class Recipe:
     is_evaluated: bool = True  # whether to evaluate models on the test span
     has_importance: bool = False  # whether to measure the importance of each kind of inputs
     has_onnx: bool = False  # whether to write `model.onnx`, too
-    device_settings: DeviceSettings = DeviceSettings()  # these until the run starts and chooses
+    device_settings: DeviceSettings = DeviceSettings()  # defaults, until the run starts and chooses
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class Job:
     seed: int  # of weights, order of windows and dropout
     folder: Path  # where the artefact goes
     candle_seconds: float = 0.0  # time that reading the candles took
-    initial_model: Path | None = None  # folder of the model whose weights are trained on; None draws them
+    initial_model: Path | None = None  # folder of an older model, to train on; None: random weights
 
     @property
     def series(self) -> Series:

@@ -2,8 +2,8 @@
 
 A trained network is calibrated on the validation span before it is evaluated, if its profile asks for it.
 With `calibration: ensemble` its forecasts are mixed with those of simulated paths and of a regression
-(`v8.model.baselines.ranges`): the shares are fitted. Where the profile has quantiles, their widths are. All
-of this becomes part of the model that is saved.
+(`v8.model.baselines.ranges`), in shares that are fitted there. So are the widths of the intervals between
+quantiles, if the profile has any. All of this becomes part of the model that is saved.
 """
 
 import math
@@ -165,7 +165,7 @@ class SeriesInProgress:
         if isinstance(result, DivergedError):
             raise result  # `finish` makes an outcome of it, as of every error here
         self._seconds.update(result.seconds)
-        self._data.forget_targets()  # memory that only training needs
+        self._data.forget_targets()  # only training needs them; actual values are in the spans
         with self._stage("evaluate"):
             model = trainer.serving_model(self._data, result.weights)  # of the best epoch
             test_results = self._calibrate_and_evaluate(model)
@@ -173,7 +173,7 @@ class SeriesInProgress:
             write_with(self._job.folder / MODEL_FILE, lambda file: model.save(file, series=str(self.series)))
             self._onnx_fault = self._save_onnx(model)
             if test_results.losses is not None:
-                losses = FoldLosses.of(self._data, test_results.losses)
+                losses = FoldLosses.of(self._data, test_results.losses)  # as a back-test needs them
                 losses.save(self._job.folder / TEST_LOSSES_FILE)
         # The metadata hold the seconds of every stage, of "save" too, so they are written after it.
         forecasts = test_results.forecasts

@@ -1,9 +1,9 @@
 """The evaluation of one series: errors of the model's forecasts and quantiles, and of every baseline's.
 
-Of the model and of every installed baseline an evaluation keeps the errors of each step and column, and of
-each task what tests need that compare the two (`v8.model.evaluation.significance`). Means, skill scores and
-p-values are computed from them when they are needed, so the report, the metadata and the model card cannot
-disagree.
+Of the model and of every installed baseline an evaluation keeps the errors of each step and column, and for
+each task what the significance tests of the model against a baseline start from
+(`v8.model.evaluation.significance`). Means, skill scores and p-values are computed from them when they are
+needed, so the report, the metadata and the model card cannot disagree.
 
 The verdict compares the model with two baselines, naive and the best one, and is stored when all series of
 the run are evaluated (`v8.model.evaluation.leaderboard`).
@@ -353,7 +353,7 @@ def _evaluate(
             errors=by_name,
             significance=losses.tests(task, MODEL),
             confidence_set=confidence_sets[task],
-            lines=_lines(span, task, model_forecasts[task]),
+            lines=_regression_lines(span, task, model_forecasts[task]),
         )
         for task, by_name in errors.items()
     }
@@ -376,7 +376,7 @@ def _confidence_sets(losses: Losses) -> dict[str, dict[str, float]]:
     }
 
 
-def _lines(
+def _regression_lines(
     span: Span, task: str, forecast_NHC: AnyFloatArray
 ) -> tuple[tuple[CalibrationLine | None, ...], ...]:
     """Regress actual values on forecasts at each step and column; prices are left out.

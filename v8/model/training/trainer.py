@@ -297,8 +297,8 @@ class _MemberTraining:
 class _FleetFit:
     """The training of a fleet, from its first or next epoch until its last member ends.
 
-    `_trainings` is by slot, and `_active_slots` are those that still train; `_tables` is on the device;
-    `_epochs` yields the window indices of one epoch after another, shape (S, B, M).
+    `_state` is what a step changes; `_trainings` is by slot, and `_active_slots` are those that still train;
+    `_tables` is on the device; `_epochs` yields the window indices of one epoch after another, (S, B, M).
     """
 
     def __init__(self, trainer: Trainer, members: Sequence[FleetMember]) -> None:
@@ -321,9 +321,13 @@ class _FleetFit:
         self._device: str  # such as "GPU:0"
 
     def run(self) -> FleetResults:
-        """Train epoch by epoch; yield of each member that ends its index, and its result or error."""
+        """Train epoch by epoch; yield of each member that ends its index, and its result or error.
+
+        A member ends after its last epoch, earlier when its loss has not improved for long, or when its loss
+        is no number: then it has diverged, which is its error.
+        """
         self._start()
-        yield from self._finished_members()  # those whose checkpoint, of an earlier process, was their last
+        yield from self._finished_members()  # those that an earlier process had trained, but not saved
         while self._active_slots:
             epoch_s = self._run_epoch()
             yield from self._finished_members()
@@ -407,7 +411,7 @@ class _FleetFit:
                 train_loss=float(train_losses[slot]),
                 validation_loss=float(validation_losses[slot]),
                 learning_rate=float(rates[slot]),
-                seconds=epoch_s,
+                seconds=epoch_s,  # of the fleet, as those of training
                 windows_per_s=training.member.data.num_windows("train") / train_s,
                 is_best=False,  # `Progress.after` decides
             )
