@@ -48,8 +48,8 @@ from v8.runs.backtest import RESULTS_FILE, BacktestPlan, BacktestResults
 PAGE_FILE: Final = "backtest.html"
 
 _FOR_TERMINAL: Final = ("fold", "task", "model", "best baseline", "× best", "smaller", "p")
-"""Columns of the terminal's tables, of 80 letters. The page adds verdicts, which sentences above the tables give
-for all folds, every baseline, the shock and the quantiles."""
+"""Columns of the terminal's tables, of 80 letters. The page adds verdicts, which sentences above the tables
+give for all folds, every baseline, the shock and the quantiles."""
 
 QUANTILE_NOTE: Final = (
     "CRPS: twice the mean pinball loss over the levels, relative to another forecaster's; below 1 the "
