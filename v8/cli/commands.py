@@ -56,6 +56,7 @@ def run(
 
         print_profiles()
         return
+    # The text of the command line that continues this run, for messages and its record.
     continue_command = command("run", *options.words(), *cli.language_words(lang))
     prepared = PreparedRun.from_options(options, continue_command)
     # Sets variables of the environment that TensorFlow reads when it is imported. With `--device gpu`,

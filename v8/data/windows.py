@@ -98,7 +98,7 @@ def table_columns(profile: Profile) -> tuple[str, ...]:
 
 
 def prepare_series(table: FeatureTable, profile: Profile) -> SeriesData:
-    """Split, scale and index a series; its table holds at least `table_columns(profile)`.
+    """Split and scale a series and find its windows; its table holds at least `table_columns(profile)`.
 
     Raises:
         DataError: If a span holds no complete window.
@@ -109,18 +109,18 @@ def prepare_series(table: FeatureTable, profile: Profile) -> SeriesData:
     scaling = fit_scaling(spans["train"], split["train"], table_columns(profile))
     closes = _closes_by_symbol(table, profile)
     inputs_NF = scaling.scale_inputs(table.select(profile.features).astype(np.float64), closes)
-    # Those of a window stand in the row of its anchor; other rows are 0.
+    # Row n has the targets of the window whose anchor it is; a row that is no anchor has zeros.
     targets_NHC = {task: _targets(list(spans.values()), scaling, task) for task in profile.tasks}
-    # With `scaling: ranged` targets are divided by the recent range of prices, so that calm and wild times
-    # look alike. Weights multiply the losses by it again, so that wild windows count as much as they do where
-    # forecasts are evaluated; their mean is 1. With other scalings all are 1.
-    unit_N = scaling.floored_range(target_unit(table, profile))
-    weight_N = unit_N / unit_N[spans["train"].anchors].mean()
+    # What the targets of each row are divided by, so that calm and wild times look alike: the recent range of
+    # prices with `scaling: ranged`, else 1. The loss of a window is multiplied by it again, so that a wild
+    # one counts as much as where forecasts are evaluated. The mean weight of the train windows is 1.
+    divisor_N = scaling.floored_range(target_unit(table, profile))
+    weight_N = divisor_N / divisor_N[spans["train"].anchors].mean()
     return SeriesData(
         profile=profile,
         table=table,
         split=split,
-        # A span caches what is computed from it: new ones, for a fleet holds many series for long.
+        # New spans: those above have cached large arrays, and a fleet keeps many series in memory for long.
         spans={name: Span(table, profile, span.anchors) for name, span in spans.items()},
         scaling=scaling,
         inputs_NF=inputs_NF,

@@ -105,29 +105,29 @@ def execute(
     undamaged = {series: status for series, status in plan.series.items() if series not in damaged}
     plan = replace(plan, series=undamaged)
     reading = CandleReader(plan, folder, source, recorder).read_all()
-    early_failures = [*damaged.values(), *reading.failures]
+    failures_before_training = [*damaged.values(), *reading.failures]
     outcomes: list[SeriesOutcome] = []
     try:
-        if reading.ready:
-            recorder.on_event(GettingReady(f"Getting ready to train {len(reading.ready)} series."))
+        if reading.to_train:
+            recorder.on_event(GettingReady(f"Getting ready to train {len(reading.to_train)} series."))
             recipe = with_device_settings(plan.recipe, folder, recorder)
-            jobs = make_jobs(replace(plan, recipe=recipe), reading.ready)
-            # Variables of the environment say how XLA compiles the loop over bars; processes inherit them.
+            jobs = make_jobs(replace(plan, recipe=recipe), reading.to_train)
+            # Variables of the environment say how XLA compiles the recurrent layers' loop over the bars of a
+            # window; processes inherit them.
             with loops_in_environment(recipe.device_settings.loops):
                 outcomes = train_jobs(jobs, engine, recorder)
     finally:
         folder.reset_running()
     trained = [outcome for outcome in outcomes if outcome.reason is None]
     train_failures = [outcome for outcome in outcomes if outcome.reason is not None]
-    # A finished series fails, too, where its candles are no longer those it is pinned to.
-    failed_early = {failure.series for failure in early_failures}
+    refused = {failure.series for failure in reading.failures}  # finished series may be among them
     finished_before = [
-        series for series, status in plan.series.items() if status == "done" and series not in failed_early
+        series for series, status in plan.series.items() if status == "done" and series not in refused
     ]
     return RunSummary(
         num_trained=len(trained),
         num_finished_before=len(finished_before),
-        failures=(*early_failures, *train_failures),
+        failures=(*failures_before_training, *train_failures),
         newer_candles=tuple(reading.newer_candles),
         without_onnx=tuple(outcome for outcome in trained if outcome.onnx_fault),
     )

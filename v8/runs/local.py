@@ -157,10 +157,10 @@ class SeriesPipeline:
     ) -> Iterator[SeriesOutcome]:
         """Train a fleet as one program; finish each member when it ends, after an error go on in halves."""
         unfinished = list(fleet)
-        results = self._trainer.fit_fleet([series.fleet_member() for series in fleet])  # a generator
+        results = self._trainer.fit_fleet([member.fleet_member() for member in fleet])  # a generator
         while unfinished:
-            # Trains until a member ends. An error ends the whole program. `run_isolated` wants the series at
-            # fault; in a fleet of several it is not known, and only the reason is used.
+            # Trains until a member ends. After an error the generator cannot go on. `run_isolated` wants the
+            # series at fault; in a fleet of several it is not known, and only the reason is used.
             next_result, outcome = run_isolated(unfinished[0].series, lambda: next(results))
             if next_result is None:
                 if len(fleet) == 1:

@@ -50,7 +50,7 @@ class CheckedSeries:
 class CandleReading:
     """What came of reading the candles of a run."""
 
-    ready: list[CheckedSeries] = field(default_factory=list)  # unfinished series
+    to_train: list[CheckedSeries] = field(default_factory=list)  # the series that are not finished
     failures: list[SeriesOutcome] = field(default_factory=list)
     newer_candles: list[NewerCandles] = field(default_factory=list)
     """Series whose source has candles after the pinned ones."""
@@ -71,9 +71,9 @@ class CandleReader:
         reading = CandleReading()
         for series, status in self._plan.series.items():
             self._read_into(reading, series, is_done=status == "done")
-        if reading.ready:
+        if reading.to_train:
             self._folder.save_record()  # before anything is made of the candles: the pins
-        candles = [checked.candles for checked in reading.ready]
+        candles = [checked.candles for checked in reading.to_train]
         has_own_end = isinstance(self._source, CutOffSource) or not self._source.is_publishable
         for finding in candle_findings(self._plan.profile, candles, time.time(), has_own_end=has_own_end):
             self._observer.on_event(CandleFinding(finding))
@@ -94,7 +94,7 @@ class CandleReader:
             pin = pin_of(candles)
             _, outcome = run_isolated(series, lambda: self._folder.pin(series, pin))
             if outcome.reason is None and not is_done:
-                reading.ready.append(CheckedSeries(candles, read_s))
+                reading.to_train.append(CheckedSeries(candles, read_s))
         if outcome.reason is not None:
             reading.failures.append(self._announce_failure(outcome, is_done=is_done))
 

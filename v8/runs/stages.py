@@ -1,9 +1,9 @@
 """The stages of one series, from candles to its artefact: features, windows, training, evaluating, saving.
 
-A trained network is calibrated on the validation span before it is evaluated, if its profile asks for it.
-With `calibration: ensemble` its forecasts are mixed with those of simulated paths and of a regression
-(`v8.model.baselines.ranges`), in shares that are fitted there. So are the widths of the intervals between
-quantiles, if the profile has any. All of this becomes part of the model that is saved.
+If the profile asks for it, a trained network is calibrated before it is evaluated. Two things are fitted to
+the validation span and become part of the model that is saved: with `calibration: ensemble` the shares in
+which its forecasts are mixed with those of simulated paths and of a regression (`v8.model.baselines.ranges`),
+and, where the profile has quantiles, the widths of the intervals between them.
 """
 
 import math
@@ -173,7 +173,7 @@ class SeriesInProgress:
             write_with(self._job.folder / MODEL_FILE, lambda file: model.save(file, series=str(self.series)))
             self._onnx_fault = self._save_onnx(model)
             if test_results.losses is not None:
-                losses = FoldLosses.of(self._data, test_results.losses)  # as a back-test needs them
+                losses = FoldLosses.of(self._data, test_results.losses)  # of each window
                 losses.save(self._job.folder / TEST_LOSSES_FILE)
         # The metadata hold the seconds of every stage, of "save" too, so they are written after it.
         forecasts = test_results.forecasts
@@ -188,11 +188,11 @@ class SeriesInProgress:
 
     def _calibrate_and_evaluate(self, model: PublishedModel) -> _TestSpanResults:
         """Calibrate a model, let it forecast the test span, and evaluate it there if that is wanted."""
-        # Changes the model. A profile may train a formula instead, which has nothing to calibrate.
-        calibration = calibrate(model, self._data) if isinstance(model, ServingModel) else None
+        # Changes the model, and returns the shares for the metadata. A formula has nothing to calibrate.
+        shares = calibrate(model, self._data) if isinstance(model, ServingModel) else None
         test_span = self._data.spans["test"]
         forecasts = model.forecast_span(test_span)  # in any case, for a sample of them is saved
-        results = _TestSpanResults(forecasts, calibration)
+        results = _TestSpanResults(forecasts, calibration=shares)
         if self._recipe.is_evaluated:
             evaluation, losses = evaluate_test_span(self._data, forecasts.points)
             results = replace(results, evaluation=evaluation, losses=losses)

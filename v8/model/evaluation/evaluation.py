@@ -346,6 +346,8 @@ def _evaluate(
     # By task and forecaster: mean absolute and squared errors in prices and in returns, and the loss of each
     # window, from which the tests are made.
     errors, losses = _measure(span, forecasts, metrics.measure_errors)
+    # Beside the errors: which forecasters may be the best, significance tests, the line of actual values on
+    # forecasts, and how often the direction was right.
     confidence_sets = _confidence_sets(losses)
     tasks = {
         task: EvaluatedTask(

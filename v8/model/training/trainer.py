@@ -321,10 +321,10 @@ class _FleetFit:
         self._device: str  # such as "GPU:0"
 
     def run(self) -> FleetResults:
-        """Train epoch by epoch; yield of each member that ends its index, and its result or error.
+        """Train epoch by epoch; yield (index, `TrainingResult` or `DivergedError`) for each member that ends.
 
         A member ends after its last epoch, earlier when its loss has not improved for long, or when its loss
-        is no number: then it has diverged, which is its error.
+        is no number: then it has diverged.
         """
         self._start()
         yield from self._finished_members()  # those that an earlier process had trained, but not saved
@@ -411,7 +411,7 @@ class _FleetFit:
                 train_loss=float(train_losses[slot]),
                 validation_loss=float(validation_losses[slot]),
                 learning_rate=float(rates[slot]),
-                seconds=epoch_s,  # of the fleet, as those of training
+                seconds=epoch_s,  # time of the whole fleet, as `train_s`: the speed is a member's share
                 windows_per_s=training.member.data.num_windows("train") / train_s,
                 is_best=False,  # `Progress.after` decides
             )
