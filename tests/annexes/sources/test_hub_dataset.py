@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from local_server import LocalServer, QuietHandler
 
-from v8.annexes.sources.hub_dataset import DATASET_VARIABLE, ENDPOINT_VARIABLE, HubSource, read_dataset
+from v8.annexes.sources import DATASET_VARIABLE, ENDPOINT_VARIABLE, HubSource, read_dataset
 from v8.base.errors import DataError, ProfileError
 from v8.base.http_client import RetryPolicy
 from v8.data.market.series import Series

@@ -19,7 +19,7 @@ import requests
 from local_server import LocalServer, QuietHandler
 from requests.adapters import HTTPAdapter
 
-from v8.annexes.sources.yfinance import SYMBOLS_VARIABLE, YahooSource, ticker_of
+from v8.annexes.sources import SYMBOLS_VARIABLE, YahooSource, ticker_of
 from v8.base.errors import DataError, ProfileError
 from v8.data.market.series import Series
 from v8.data.market.sources import open_source
