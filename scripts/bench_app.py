@@ -33,12 +33,12 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
+from v8.annexes.live.app.answers import chart
 from v8.annexes.live.app.connections import make_server, open_listener
-from v8.annexes.live.app.desk import ForecastService
 from v8.annexes.live.app.forecast_view import ForecastView
 from v8.annexes.live.app.guard import AccessPolicy
-from v8.annexes.live.app.places import ModelSnapshot, month_before
 from v8.annexes.live.app.server import Site, make_application
+from v8.annexes.live.app.service import ForecastService, ModelSnapshot, month_before
 from v8.api.issuing import IssuedForecast
 from v8.base.hardware import describe_machine
 from v8.base.storage import passing_folder
@@ -120,15 +120,15 @@ def served(run: Path, source: str) -> Iterator[str]:
 def overview(model: Path, number: int, folder: Path) -> str:
     """Serve an overview of so many series, and measure it; returns a line."""
     since = time.perf_counter()
-    desk = service_of(model, number)
-    desk.start(60)
+    service = service_of(model, number)
+    service.start(60)
     listener = open_listener("127.0.0.1", 0)
-    server = make_server(make_application(Site(desk, "demo"), AccessPolicy()), listener.limiter)
+    server = make_server(make_application(Site(service, "demo"), AccessPolicy()), listener.limiter)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     address = f"127.0.0.1:{listener.getsockname()[1]}"
     try:
-        while len(desk.newest) < number:
+        while len(service.newest) < number:
             time.sleep(0.05)
         made_s = time.perf_counter() - since
         took = []
@@ -141,7 +141,7 @@ def overview(model: Path, number: int, folder: Path) -> str:
     finally:
         server.should_exit = True
         thread.join()
-        desk.close()
+        service.close()
     answer_ms = 1e3 * statistics.median(took)
     in_browser = f"{seconds_text(painted_s):>10} {seconds_text(drawn_s):>10}"
     return f"{number:>8,} {made_s:>8.1f} s {answer_ms:>7.0f} ms {size:>10,} {in_browser}"
@@ -153,7 +153,7 @@ def seconds_text(seconds: float | None) -> str:
 
 
 def service_of(model: Path, number: int) -> ForecastService:
-    """Return a desk of so many series of the demo market, all forecast by one model."""
+    """Return a service of so many series of the demo market, all forecast by one model."""
     forecaster = Forecaster.load(model)
     source = open_source("demo")
     own_metadata = read_metadata(model)
@@ -172,7 +172,13 @@ def service_of(model: Path, number: int) -> ForecastService:
 
     place: Any = SimpleNamespace(refresh=lambda: fleet)
     return ForecastService(
-        place, ForecastView, issue=issue, record=lambda: None, present=time.time, notify=print
+        place,
+        ForecastView,
+        issue=issue,
+        record=lambda: None,
+        chart=chart,
+        present=time.time,
+        notify=print,
     )
 
 

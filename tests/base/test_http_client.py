@@ -16,7 +16,7 @@ import requests
 from broken_http import STALLED, RawServer
 from local_server import LocalServer, QuietHandler
 
-from v8.annexes.live.ledger.posting import SECRET_VARIABLE, Receiver
+from v8.annexes.live.posting import SECRET_VARIABLE, Receiver
 from v8.base.http_client import (
     BROKEN,
     HttpClient,

@@ -14,8 +14,8 @@ import pandas as pd
 import pytest
 from ledger_entries import ISSUER, made_entry
 
-from v8.annexes.live.app.places import LedgerReader
-from v8.annexes.live.ledger.database import Ledger
+from v8.annexes.live.app.service import LedgerReader
+from v8.annexes.live.ledger import Ledger
 from v8.base.errors import V8Error
 from v8.base.records import open_given, read_given
 from v8.base.storage import FolderLock, WriterLock, digest_file, write_text

@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 from v8_mcp import ModelAnswers, make_server, refusal_of
 from v8_work import Background
 
-from v8.annexes.live.ledger.database import Ledger
+from v8.annexes.live.ledger import Ledger
 from v8.cli.app import app
 from v8.data.market.sources import open_source
 from v8.forecaster.forecaster import Forecaster

@@ -26,12 +26,12 @@ from typer.testing import CliRunner
 from watched_replay import AFTER_CLOSE_S, MOVED_CLOCK, WatchedReplay, ledger_rows
 from webhooks import SECRET, WebhookReceiver
 
-from v8.annexes.live.ledger import watching
-from v8.annexes.live.ledger.database import Ledger
-from v8.annexes.live.ledger.posting import ALL_FORECASTS, SECRET_VARIABLE, Receiver, send_messages
-from v8.annexes.live.ledger.record import live_record
-from v8.annexes.live.ledger.watching import LedgerUpdater, ServingModels, UpdateResult
+from v8.annexes.live import watching
+from v8.annexes.live.ledger import Ledger
+from v8.annexes.live.posting import ALL_FORECASTS, SECRET_VARIABLE, Receiver, send_messages
 from v8.annexes.live.promotion import Promotions
+from v8.annexes.live.record import live_record
+from v8.annexes.live.watching import LedgerUpdater, ServingModels, UpdateResult
 from v8.base.http_client import RetryPolicy
 from v8.cli.app import app
 from v8.data.market.series import Series, iso

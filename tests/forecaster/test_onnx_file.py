@@ -96,7 +96,7 @@ def test_a_forecast_imports_neither_keras_nor_what_reads_its_files_and_no_client
     run: Path, by_runtime: dict[str, Forecaster], trained_run: Any
 ) -> None:
     program = (
-        "import sys, v8, v8.annexes.live.app.server, v8.annexes.live.ledger.watching\n"
+        "import sys, v8, v8.annexes.live.app.server, v8.annexes.live.watching\n"
         "from v8.cli.app import app\n"
         "words = ['predict', *sys.argv[1:]]\n"
         "code = app(words, standalone_mode=False)\n"

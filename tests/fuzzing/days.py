@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from ledger_entries import FIRST_S, ISSUER, made_entry
 
-from v8.annexes.live.ledger.database import Ledger
-from v8.annexes.live.publishing import (
+from v8.annexes.live.ledger import Ledger
+from v8.annexes.live.reporting import (
     OddParquetError,
     _counted_rows,
     _day_tables,

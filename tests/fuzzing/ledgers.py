@@ -12,9 +12,9 @@ from typing import Final
 from ledger_entries import FIRST_S, ISSUER, made_entry, made_score
 
 from fuzzing.cases import Case
-from v8.annexes.live.app.places import LedgerReader
-from v8.annexes.live.ledger.database import Ledger
-from v8.annexes.live.ledger.record import live_record
+from v8.annexes.live.app.service import LedgerReader
+from v8.annexes.live.ledger import Ledger
+from v8.annexes.live.record import live_record
 
 LEDGER: Final = "ledger.sqlite"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from v8.annexes.live.ledger.entries import Entry, Issuer, Score
+from v8.annexes.live.entries import Entry, Issuer, Score
 
 FIRST_S = 1_700_006_400
 """A midnight, 2023-11-15T00:00:00Z."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from v8.annexes.live.ledger import watching
+from v8.annexes.live import watching
 from v8.cli.app import main
 from v8.data.market.sources import SOURCES
 from v8.data.market.sources.live import LiveSource

@@ -13,7 +13,7 @@ from typing import Any
 from exchange_api import ExchangeApi
 from later_candles import BEGIN_S
 
-from v8.annexes.live.ledger.database import Ledger
+from v8.annexes.live.ledger import Ledger
 from v8.data.market.series import Series
 
 MOVED_CLOCK = Path(__file__).with_name("moved_clock.py")

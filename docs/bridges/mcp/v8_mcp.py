@@ -32,10 +32,10 @@ from mcp.shared.message import SessionMessage
 from mcp_types import INVALID_REQUEST, PARSE_ERROR, ErrorData, JSONRPCError
 from pydantic import ValidationError
 
+from v8.annexes.live import DEFAULT_LEDGER
 from v8.annexes.live.app.answers import RequestError, public_error_json
-from v8.annexes.live.ledger import DEFAULT_LEDGER
-from v8.annexes.live.ledger.database import Ledger
-from v8.annexes.live.ledger.record import live_record
+from v8.annexes.live.ledger import Ledger
+from v8.annexes.live.record import live_record
 from v8.api.issuing import issue_forecast
 from v8.base.errors import V8Error, shown
 from v8.base.process import quiet_start

@@ -31,7 +31,7 @@ from typer.testing import CliRunner
 
 from v8.annexes.live.app import answers
 from v8.annexes.live.app.page import overview_page, series_page
-from v8.annexes.live.app.places import ModelSource
+from v8.annexes.live.app.service import ModelSource
 from v8.base.errors import MAX_MESSAGE, V8Error
 from v8.base.terminal import print_lines, print_message, print_table
 from v8.base.wording import Table, for_spreadsheet, frame_csv

@@ -18,10 +18,10 @@ from huggingface_hub import DatasetCard
 from ledger_entries import FIRST_S, ISSUER, made_entry, made_score
 from typer.testing import CliRunner
 
-from v8.annexes.live.ledger.database import Ledger
-from v8.annexes.live.ledger.entries import Entry, Score
-from v8.annexes.live.ledger.record import live_record
-from v8.annexes.live.publishing import LedgerDataset
+from v8.annexes.live.entries import Entry, Score
+from v8.annexes.live.ledger import Ledger
+from v8.annexes.live.record import live_record
+from v8.annexes.live.reporting import LedgerDataset
 from v8.base.errors import PublishError
 from v8.base.wording import number
 from v8.cli.app import app

@@ -15,11 +15,11 @@ from ledger_entries import ISSUER, made_entry, made_score
 import v8
 from v8.annexes.live.app import answers
 from v8.annexes.live.app.page import whole_record_part
-from v8.annexes.live.app.places import ModelSnapshot
-from v8.annexes.live.ledger.database import Ledger
-from v8.annexes.live.ledger.printing import record_sentences, record_table
-from v8.annexes.live.ledger.record import LiveRecord, live_record, own_baseline_sentence
+from v8.annexes.live.app.service import ModelSnapshot
+from v8.annexes.live.ledger import Ledger
 from v8.annexes.live.promotion import ChampionTest
+from v8.annexes.live.record import LiveRecord, live_record, own_baseline_sentence
+from v8.annexes.live.reporting import record_sentences, record_table
 from v8.api.issuing import error_lines
 from v8.base.wording import number
 from v8.data.market.series import Series

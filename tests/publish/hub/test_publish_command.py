@@ -19,7 +19,7 @@ from signs import without_signs
 from tiny_profiles import tiny_profile
 from typer.testing import CliRunner, Result
 
-from v8.annexes.live.ledger.database import Ledger
+from v8.annexes.live.ledger import Ledger
 from v8.base.errors import ArtifactError
 from v8.cli.app import app
 from v8.data.market.series import Series

@@ -24,8 +24,8 @@ from forked import Forked
 from run_doubles import EngineOf
 from typer.testing import CliRunner
 
-from v8.annexes.live.ledger.database import Ledger
-from v8.annexes.live.ledger.entries import Entry, Issuer, Score
+from v8.annexes.live.entries import Entry, Issuer, Score
+from v8.annexes.live.ledger import Ledger
 from v8.annexes.live.promotion import NOT_TRAINED, Decision, read_promotions
 from v8.annexes.live.renewal import GenerationResult, Renewal, StalenessReport, StalenessRule
 from v8.base.errors import ArtifactError

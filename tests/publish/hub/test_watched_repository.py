@@ -10,8 +10,8 @@ from exchange_api import ExchangeApi
 from later_candles import BEGIN_S, with_future
 from moved_clock import open_following
 
-from v8.annexes.live.ledger.database import Ledger
-from v8.annexes.live.ledger.watching import LedgerUpdater, ServingModels
+from v8.annexes.live.ledger import Ledger
+from v8.annexes.live.watching import LedgerUpdater, ServingModels
 from v8.base.errors import ArtifactError
 
 pytestmark = pytest.mark.tf

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 from typer import Exit, Option, echo
 
-from v8.annexes.live.ledger import DEFAULT_LEDGER
+from v8.annexes.live import DEFAULT_LEDGER, Limit
 from v8.base.errors import ProfileError, SeriesError
 from v8.base.process import command, report_waiting
 from v8.base.registry import require_package
@@ -61,8 +61,7 @@ def forecast(
     receiver = None
     wishes = None
     if post:  # before anything is opened
-        from v8.annexes.live.ledger.posting import Wishes, open_receiver
-        from v8.annexes.live.limits import Limit
+        from v8.annexes.live.posting import Wishes, open_receiver
 
         receiver = open_receiver(post)
         wishes = Wishes(tuple(map(Limit.parse, alert or ())), has_forecasts=not alerts_only)
@@ -75,7 +74,7 @@ def forecast(
             fix="Use --source live",
         )
 
-    from v8.annexes.live.ledger.watching import ServingModels, forecast_into_ledger
+    from v8.annexes.live.watching import ServingModels, forecast_into_ledger
 
     find_models = partial(ServingModels, place, names, revision=revision, is_offline=offline, runtime=runtime)
     open_source = partial(cli.open_candles, source, data_dir)
@@ -138,12 +137,10 @@ def track(
     if ledger.exists():
         report_waiting(f"Reading {ledger}.")
 
-    from v8.annexes.live.ledger.printing import print_record
+    from v8.annexes.live.reporting import print_record, publish_record
 
     print_record(ledger, place, names, output_format)
     if publish:
-        from v8.annexes.live.publishing import publish_record
-
         publish_record(ledger, place, publish, is_repairing=repair)
 
 
@@ -153,7 +150,7 @@ def _back_up(ledger: Path, backup: Path, contradicting: list[str]) -> None:
         raise contradiction("--backup", contradicting[0], "copies the forecasts of all places")
     cli.require_folder_of("--backup", backup)
 
-    from v8.annexes.live.ledger.printing import print_backup
+    from v8.annexes.live.reporting import print_backup
 
     print_backup(ledger, backup)
 
@@ -193,8 +190,8 @@ def serve(
         require_package(name, where=command("app"), rule="needs the extra `app` of v8, a small server")
     candles = cli.open_candles(source, data_dir, tables, cli.opening(place, runtime))
 
-    from v8.annexes.live.app.places import LedgerReader, ModelSource
     from v8.annexes.live.app.server import serve_page
+    from v8.annexes.live.app.service import LedgerReader, ModelSource
 
     serve_page(
         ModelSource(place, revision, is_offline=offline),
@@ -240,7 +237,7 @@ def update(
     named_series = chosen_series(series)
 
     from v8.annexes.live import renewal as work
-    from v8.annexes.live.ledger.database import Ledger
+    from v8.annexes.live.ledger import Ledger
     from v8.runs.engines import choose_engine
     from v8.runs.run_folder import read_run
 

@@ -31,8 +31,7 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from v8.annexes.live.ledger.database import Ledger
-from v8.annexes.live.ledger.record import live_losses
+from v8.annexes.live.ledger import Ledger
 from v8.annexes.live.promotion import (
     Decision,
     Promotions,
@@ -43,6 +42,7 @@ from v8.annexes.live.promotion import (
     open_decision,
     read_promotions,
 )
+from v8.annexes.live.record import live_losses
 from v8.base.errors import ArtifactError, listed
 from v8.base.process import quiet_start, set_exit_message
 from v8.base.registry import other_plugins

@@ -27,11 +27,10 @@ from tiny_profiles import tiny_ranged_profile
 
 from v8.annexes.live.app.answers import chart
 from v8.annexes.live.app.connections import make_server, open_listener
-from v8.annexes.live.app.desk import ForecastService
 from v8.annexes.live.app.forecast_view import ForecastView
 from v8.annexes.live.app.guard import AccessPolicy
-from v8.annexes.live.app.places import ForecastIssuer, ModelSource
 from v8.annexes.live.app.server import Site, make_application
+from v8.annexes.live.app.service import ForecastIssuer, ForecastService, ModelSource
 from v8.data.market.series import Series
 from v8.data.market.sources import open_source
 from v8.data.market.sources.rest import ExchangeClock, KlinesApi, RestSource
@@ -159,11 +158,11 @@ def serve(
             options: dict[str, Any] = {"issue": ForecastIssuer(source), "record": lambda: None}
             options |= {"refresh_s": LOOK_S, "chart": partial(chart, source=source)} | tools
             options |= {"present": source.now_s, "notify": messages.append}
-            desk = ForecastService(ModelSource(run), ForecastView, **options)
-            desk.start(60)
+            service = ForecastService(ModelSource(run), ForecastView, **options)
+            service.start(60)
             listener = open_listener("127.0.0.1", 0, messages.append)
             server = make_server(
-                make_application(Site(desk, source.name), policy or AccessPolicy()), listener.limiter
+                make_application(Site(service, source.name), policy or AccessPolicy()), listener.limiter
             )
             thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
             thread.start()
@@ -172,7 +171,7 @@ def serve(
             finally:
                 server.should_exit = True
                 thread.join(timeout=30)
-                desk.close()
+                service.close()
             assert not thread.is_alive()
 
     return serving

@@ -20,9 +20,9 @@ from openapi_spec_validator import OpenAPIV31SpecValidator, validate
 from openapi_spec_validator.validation.exceptions import OpenAPIValidationError
 
 from v8.annexes.live.app.answers import candles, description, labels_of, metrics
-from v8.annexes.live.app.places import LedgerReader
-from v8.annexes.live.ledger.database import Ledger
-from v8.annexes.live.ledger.entries import quantile_forecaster
+from v8.annexes.live.app.service import LedgerReader
+from v8.annexes.live.entries import quantile_forecaster
+from v8.annexes.live.ledger import Ledger
 from v8.data.market.series import Series
 from v8.data.market.sources import open_source
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from v8.annexes.live.ledger.entries import Coverage, ForecastCounts, merge_coverages
-from v8.annexes.live.ledger.record import LiveRecord, LiveSeries, LiveTask
+from v8.annexes.live.entries import Coverage, ForecastCounts, merge_coverages
+from v8.annexes.live.record import LiveRecord, LiveSeries, LiveTask
 from v8.model.evaluation.significance import BaselineComparison
 
 pytestmark = [pytest.mark.process, pytest.mark.tf]

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from ledger_entries import ISSUER, made_entry, made_score
 
-from v8.annexes.live.app import desk
-from v8.annexes.live.app.places import LedgerReader
-from v8.annexes.live.ledger.database import Ledger
-from v8.annexes.live.ledger.record import live_record
+from v8.annexes.live.app import service
+from v8.annexes.live.app.service import LedgerReader
+from v8.annexes.live.ledger import Ledger
+from v8.annexes.live.record import live_record
 
 PLACE = "someone/fleet"
 BTC = "BTCUSDT-15m"
@@ -34,7 +34,7 @@ def test_the_record_is_that_of_the_ledger_and_grows_with_it(
     serve: Callable[..., AbstractContextManager[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("RECORD_S", "PREPARE_S"):
-        monkeypatch.setattr(desk, name, 0.1)
+        monkeypatch.setattr(service, name, 0.1)
     file = tmp_path / "ledger.sqlite"
     with serve(record=LedgerReader(file, PLACE)) as page:
         assert page.get(f"/api/track/{BTC}").json() == {"series": BTC, "record": None, "all_series": {}}

@@ -20,7 +20,7 @@ import pytest
 
 from v8.annexes.live.app import server
 from v8.annexes.live.app.answers import description
-from v8.annexes.live.app.places import ForecastIssuer
+from v8.annexes.live.app.service import ForecastIssuer
 from v8.base.errors import DataError
 from v8.base.storage import digest_bytes
 from v8.data.market.series import Series

@@ -20,8 +20,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from typer.testing import CliRunner
 
-from v8.annexes.live.app import places
-from v8.annexes.live.publishing import SPACE_DISTRIBUTION, StagedSpace, pinned
+from v8.annexes.live.app import service
+from v8.annexes.live.app.space import SPACE_DISTRIBUTION, StagedSpace, pinned
 from v8.base.errors import PublishError
 from v8.cli.app import app
 from v8.data.market.series import Series
@@ -167,13 +167,13 @@ def test_it_starts_from_its_folder_alone_and_shows_the_published_models(
 def test_what_is_published_anew_is_taken_up_and_the_hub_is_seldom_asked(
     hub: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(places, "HUB_REFRESH_S", 0.0)
-    place = places.ModelSource("someone/fleet")
+    monkeypatch.setattr(service, "HUB_REFRESH_S", 0.0)
+    place = service.ModelSource("someone/fleet")
     first = place.refresh()
     assert place.refresh() is first
     newest = hub.commit("someone/fleet", {"notes.md": b"one more commit"})
     assert (place.refresh().revision, place.refresh().label) == (newest, "someone/fleet")
-    monkeypatch.setattr(places, "HUB_REFRESH_S", 900.0)
+    monkeypatch.setattr(service, "HUB_REFRESH_S", 900.0)
     num_asked = hub.count()
     assert place.refresh().revision == newest
     assert hub.count() == num_asked

@@ -16,7 +16,7 @@ import pytest
 
 from v8.annexes.live.app import server
 from v8.annexes.live.app.guard import AccessPolicy
-from v8.annexes.live.app.places import ForecastIssuer
+from v8.annexes.live.app.service import ForecastIssuer
 from v8.base.errors import DataError
 from v8.data.market.series import Series
 from v8.data.market.sources.rest import ExchangeClock, KlinesApi, RestSource

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from v8.annexes.live.ledger.database import Ledger
+from v8.annexes.live.ledger import Ledger
 
 
 @pytest.fixture

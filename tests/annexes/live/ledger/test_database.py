@@ -21,9 +21,9 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from ledger_entries import FIRST_S, ISSUER, made_entry, made_score, said
 from typer.testing import CliRunner
 
-from v8.annexes.live.ledger.database import Ledger, make_tables
-from v8.annexes.live.ledger.entries import ForecastCounts, Score, pack, place_name, unpack, unpack_plain
-from v8.annexes.live.ledger.record import live_record
+from v8.annexes.live.entries import ForecastCounts, Score, pack, place_name, unpack, unpack_plain
+from v8.annexes.live.ledger import Ledger, make_tables
+from v8.annexes.live.record import live_record
 from v8.base.errors import ArtifactError, StorageError
 from v8.cli.app import app
 

@@ -18,8 +18,9 @@ from apprise.plugins.telegram import NotifyTelegram
 from ledger_entries import FIRST_S, made_entry
 from people_server import MailServer, PeopleServer
 
-from v8.annexes.live.ledger.database import Ledger
-from v8.annexes.live.ledger.posting import (
+from v8.annexes.live import Limit
+from v8.annexes.live.ledger import Ledger
+from v8.annexes.live.posting import (
     Outbox,
     PeopleReceiver,
     Wishes,
@@ -27,7 +28,6 @@ from v8.annexes.live.ledger.posting import (
     send_messages,
     text_of,
 )
-from v8.annexes.live.limits import Limit
 from v8.base import wording
 from v8.base.errors import ArtifactError, ProfileError, PublishError
 from v8.base.http_client import RetryPolicy
@@ -138,8 +138,8 @@ def test_killed_between_two_messages_each_arrives_once(
         "import sys\n"
         "from pathlib import Path\n"
         "from apprise.plugins.telegram import NotifyTelegram\n"
-        "from v8.annexes.live.ledger.posting import send_messages\n"
-        "from v8.annexes.live.ledger.posting import open_receiver\n"
+        "from v8.annexes.live.posting import send_messages\n"
+        "from v8.annexes.live.posting import open_receiver\n"
         f"NotifyTelegram.notify_url = {service.url + '/bot'!r}\n"
         f"receiver = open_receiver({TELEGRAM!r})\n"
         "receiver.most_together = 3\n"  # a message for each close

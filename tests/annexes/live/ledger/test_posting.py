@@ -13,9 +13,9 @@ import pytest
 from ledger_entries import FIRST_S, made_entry
 from webhooks import SECRET, WebhookReceiver
 
-from v8.annexes.live.ledger import posting
-from v8.annexes.live.ledger.database import Ledger
-from v8.annexes.live.ledger.posting import SECRET_VARIABLE, Outbox, Receiver, keep_sending, send_messages
+from v8.annexes.live import posting
+from v8.annexes.live.ledger import Ledger
+from v8.annexes.live.posting import SECRET_VARIABLE, Outbox, Receiver, keep_sending, send_messages
 from v8.base.errors import ArtifactError, ProfileError, PublishError
 from v8.base.http_client import RetryPolicy
 from v8.model.baselines.paths import PriceRange

@@ -20,13 +20,13 @@ from v8.annexes.live.app import answers
 from v8.annexes.live.app.answers import newest_apart, past_forecast
 from v8.annexes.live.app.forecast_view import ForecastView
 from v8.annexes.live.app.page import record_part, whole_record_part
-from v8.annexes.live.app.places import LedgerReader, ModelSource, PastMonth
-from v8.annexes.live.ledger.database import Ledger
-from v8.annexes.live.ledger.issuing import fit_baselines, make_entry, score
-from v8.annexes.live.ledger.printing import RECORD_PRINTERS
-from v8.annexes.live.ledger.record import live_record
+from v8.annexes.live.app.service import LedgerReader, ModelSource, PastMonth
+from v8.annexes.live.issuing import fit_baselines, make_entry, score
+from v8.annexes.live.ledger import Ledger
 from v8.annexes.live.promotion import Promotions, decide_promotion, open_decision, read_promotions
+from v8.annexes.live.record import live_record
 from v8.annexes.live.renewal import GenerationResult, print_decisions
+from v8.annexes.live.reporting import RECORD_PRINTERS
 from v8.api.export import forecast_test_span
 from v8.api.issuing import IssuedForecast
 from v8.base.errors import ArtifactError

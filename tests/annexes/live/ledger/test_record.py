@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from ledger_entries import ISSUER, made_entry, made_score
 
-from v8.annexes.live.ledger.database import Ledger
-from v8.annexes.live.ledger.entries import Coverage, Score
-from v8.annexes.live.ledger.record import MIN_DAYS, LiveRecord, live_board, live_record
+from v8.annexes.live.entries import Coverage, Score
+from v8.annexes.live.ledger import Ledger
+from v8.annexes.live.record import MIN_DAYS, LiveRecord, live_board, live_record
 from v8.base.errors import ArtifactError
 from v8.model.evaluation.significance import diebold_mariano
 

@@ -9,8 +9,8 @@ import pytest
 from ledger_entries import ISSUER, said
 from tiny_profiles import tiny_profile
 
-from v8.annexes.live.ledger.entries import Entry
-from v8.annexes.live.ledger.issuing import (
+from v8.annexes.live.entries import Entry
+from v8.annexes.live.issuing import (
     VOID_AFTER_S,
     FittedBaselines,
     baseline_bars,

@@ -11,9 +11,9 @@ from evaluating import evaluate_arrays, rolled
 from ledger_entries import FIRST_S
 from ledger_entries import ISSUER as BY_SOMEONE
 
-from v8.annexes.live.ledger.database import Ledger
-from v8.annexes.live.ledger.entries import Entry, Score
-from v8.annexes.live.ledger.record import live_losses
+from v8.annexes.live.entries import Entry, Score
+from v8.annexes.live.ledger import Ledger
+from v8.annexes.live.record import live_losses
 from v8.annexes.live.renewal import Renewal, StalenessRule
 from v8.base.errors import ProfileError
 from v8.data.market.series import Series

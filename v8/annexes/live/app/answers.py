@@ -18,9 +18,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from v8.annexes.live.app.places import LedgerReader, ModelSnapshot
-from v8.annexes.live.ledger.entries import Entry
-from v8.annexes.live.ledger.record import LiveRecord
+from v8.annexes.live.app.service import LedgerReader, ModelSnapshot
+from v8.annexes.live.entries import Entry
+from v8.annexes.live.record import LiveRecord
 from v8.api.issuing import IssuedForecast
 from v8.base.errors import PARTS, DataError, V8Error, shown, with_parameters
 from v8.base.storage import packaged_yaml

@@ -11,9 +11,10 @@ from typing import Final
 
 import numpy as np
 
+from v8.annexes.live import RANGE_AHEAD, values_of
 from v8.annexes.live.app import answers
 from v8.annexes.live.app.page import sentence_list
-from v8.annexes.live.app.places import (
+from v8.annexes.live.app.service import (
     MONTH_DAYS,
     ModelSnapshot,
     PastMonth,
@@ -29,7 +30,6 @@ from v8.annexes.live.app.tiles import (
     tile_attributes,
     verdict_chip,
 )
-from v8.annexes.live.limits import RANGE_AHEAD, values_of
 from v8.api.issuing import IssuedForecast, coverage_sentence
 from v8.base.arrays import FloatArray
 from v8.base.errors import listed

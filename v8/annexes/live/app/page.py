@@ -12,7 +12,8 @@ where a test in a browser finds them, and in `data-shown` how often the part was
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from v8.annexes.live.app.places import (
+from v8.annexes.live import KINDS, sentence_of, title_of
+from v8.annexes.live.app.service import (
     ModelSnapshot,
     is_demo,
     place_in_words,
@@ -23,9 +24,8 @@ from v8.annexes.live.app.tiles import (
     Selection,
     demo_banner,
 )
-from v8.annexes.live.ledger.entries import DailyCoverage, ForecastCounts
-from v8.annexes.live.ledger.record import MIN_DAYS, LiveRecord, LiveTask, own_baseline_sentence
-from v8.annexes.live.limits import KINDS, sentence_of, title_of
+from v8.annexes.live.entries import DailyCoverage, ForecastCounts
+from v8.annexes.live.record import MIN_DAYS, LiveRecord, LiveTask, own_baseline_sentence
 from v8.api.issuing import coverage_sentence, periods_ahead
 from v8.base.process import command
 from v8.base.storage import digest_bytes

@@ -1,6 +1,6 @@
 """`python -m v8 app`: its routes over a `ForecastService`, on this machine only by default.
 
-Nothing that a request starts runs without a limit: work is shared (`v8.annexes.live.app.desk`), a request
+Nothing that a request starts runs without a limit: work is shared (`v8.annexes.live.app.service`), a request
 waits for it `WAIT_S` at most, a stream of events ends after `STREAM_S`, and only GET and HEAD are answered.
 Pages and answers about all series are written in threads, because the event loop answers all others
 meanwhile.
@@ -28,7 +28,6 @@ from starlette.routing import Route
 
 from v8.annexes.live.app import answers, page
 from v8.annexes.live.app.connections import make_server, open_listener
-from v8.annexes.live.app.desk import RECORD_S, RETRY_S, CachedResult, ForecastService
 from v8.annexes.live.app.forecast_view import ForecastView
 from v8.annexes.live.app.guard import (
     MAX_CONCURRENT_REQUESTS,
@@ -45,7 +44,16 @@ from v8.annexes.live.app.guard import (
     language_of,
 )
 from v8.annexes.live.app.page import record_part, whole_record_part
-from v8.annexes.live.app.places import ForecastIssuer, LedgerReader, ModelSource, is_demo
+from v8.annexes.live.app.service import (
+    RECORD_S,
+    RETRY_S,
+    CachedResult,
+    ForecastIssuer,
+    ForecastService,
+    LedgerReader,
+    ModelSource,
+    is_demo,
+)
 from v8.annexes.live.app.tiles import Selection, error_paragraph, tile_list
 from v8.base.errors import DataError, ProfileError, V8Error
 from v8.base.process import quiet_start, set_exit_message

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
 from v8.annexes.live.app import answers
-from v8.annexes.live.app.places import ModelSnapshot
+from v8.annexes.live.app.service import ModelSnapshot
 from v8.base.wording import ABSENT, chosen, moment, say, term
 from v8.data.market.series import Series, iso
 from v8.model.evaluation.leaderboard import LeaderboardRow

@@ -4,7 +4,7 @@ Numbers of a forecast are float32, as a model returns them; what is written is w
 all tasks are concatenated in the order of `Issuer.tasks`, each flattened from (steps, columns). A row holds
 them packed (`pack`) and with a checksum.
 
-`v8.annexes.live.ledger.issuing` makes forecasts and scores. Coverage is how many actual values lay in each
+`v8.annexes.live.issuing` makes forecasts and scores. Coverage is how many actual values lay in each
 interval.
 
 Legend: N forecasts, K forecasters, V values of one forecaster (steps times columns of all tasks), T tasks, H
@@ -68,7 +68,7 @@ def level_of(forecaster: str) -> float | None:
 class Issuer:
     """One model of one series of a place, and the baselines that it is compared with."""
 
-    place: Place  # where the model is, see `v8.annexes.live.ledger.database.place_name`
+    place: Place  # where the model is, see `place_name`
     series: SeriesName  # such as "BTCUSDT-15m"
     model_sha256: Sha256  # digest of the model file
     revision: Annotated[str, Field(strict=True, pattern="^[0-9a-f]{40}$")] | None  # commit of the Hub

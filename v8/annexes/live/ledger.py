@@ -29,7 +29,7 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from v8.annexes.live.ledger.entries import (
+from v8.annexes.live.entries import (
     ActualValues,
     Entry,
     ForecastCounts,
@@ -83,7 +83,7 @@ _UNIQUE_KEYS: Final = {
 
 def make_tables(connection: sqlite3.Connection) -> None:
     """Make the tables of a ledger in an empty database, and the triggers that protect their rows."""
-    connection.executescript(packaged("v8.annexes.live.ledger", "schema.sql"))
+    connection.executescript(packaged("v8.annexes.live", "schema.sql"))
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 

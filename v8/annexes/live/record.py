@@ -39,8 +39,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from v8.annexes.live.ledger.database import Ledger
-from v8.annexes.live.ledger.entries import (
+from v8.annexes.live.entries import (
     Coverage,
     DailyCoverage,
     ForecastCounts,
@@ -52,6 +51,7 @@ from v8.annexes.live.ledger.entries import (
     merge_coverages,
     merge_daily,
 )
+from v8.annexes.live.ledger import Ledger
 from v8.base.errors import V8Error
 from v8.base.wording import say
 from v8.data.market.series import Series, iso
@@ -439,7 +439,7 @@ def live_losses(
 
     Args:
         ledger: Holds the live record; None without one.
-        place: Where the models are, see `v8.annexes.live.ledger.entries.place_name`.
+        place: Where the models are, see `v8.annexes.live.entries.place_name`.
         series: The series.
         model_sha256: Digest of the model file.
         start_s: Only forecasts issued for closes from then on, seconds since the epoch, UTC.

@@ -19,10 +19,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from v8.annexes.live.ledger import DEFAULT_LEDGER
-from v8.annexes.live.ledger.database import Ledger
-from v8.annexes.live.ledger.entries import Entry
-from v8.annexes.live.ledger.issuing import (
+from v8.annexes.live import DEFAULT_LEDGER
+from v8.annexes.live.entries import Entry
+from v8.annexes.live.issuing import (
     FittedBaselines,
     fit_baselines,
     fitted_until_s,
@@ -31,7 +30,8 @@ from v8.annexes.live.ledger.issuing import (
     score,
     scoring_bars,
 )
-from v8.annexes.live.ledger.posting import MessageReceiver, Outbox, Wishes, keep_sending, send_messages
+from v8.annexes.live.ledger import Ledger
+from v8.annexes.live.posting import MessageReceiver, Outbox, Wishes, keep_sending, send_messages
 from v8.base.errors import ArtifactError, DataError, SeriesError, V8Error, listed
 from v8.base.http_client import in_thread
 from v8.base.process import command, quiet_start, set_exit_message, with_progress

@@ -1,4 +1,4 @@
-"""Publishes the present to the Hub: the live record as a dataset, and the page as a Space.
+"""The live record for readers: what the command `track` prints, and the dataset that it publishes.
 
 A ledger becomes an append-only dataset:
 
@@ -11,26 +11,13 @@ sent. Files are compared by the id that the Hub lists, and files that differ are
 with rows that were published twice is sent again only on request (`is_repairing`). There is one commit a day:
 if closes of today are published already, forecasts written since are sent tomorrow. The dataset holds neither
 actual values nor candles; with the candles of the digests anybody can compute the scores again.
-
-A Space is an application that shows published models:
-
-    README.md           settings of the Space for the Hub, and a description
-    LICENSE             of the package
-    Dockerfile          this version of Python, the pinned packages, the command that serves the page
-    requirements.txt    every package that the page needs, at the version that is installed here
-    v8/...              the package itself, because it is on no public index
-
-The same v8 in the same environment gives the same bytes: no file contains the current time. A Space that
-holds files that neither the Hub nor v8 has put there is refused. Files below `v8/` that were published before
-and are not needed any more are removed in the same commit.
 """
 
 import re
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import metadata
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
@@ -39,52 +26,233 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
-from packaging.version import Version
 from pyarrow import parquet
 
-from v8.annexes.live.ledger.database import Ledger
-from v8.annexes.live.ledger.entries import Entry, Score
-from v8.annexes.live.ledger.printing import record_sentences, record_table
-from v8.annexes.live.ledger.record import live_board, live_record
+from v8.annexes.live.entries import Entry, Score
+from v8.annexes.live.ledger import Ledger
+from v8.annexes.live.record import (
+    MIN_DAYS,
+    MOST_FORECASTS,
+    LiveRecord,
+    LiveSeries,
+    LiveTask,
+    live_board,
+    live_record,
+    own_baseline_sentence,
+)
 from v8.api.board import board_markdown
-from v8.base.errors import PublishError, listed
-from v8.base.storage import packaged, passing_folder, write_bytes, write_text
-from v8.base.terminal import print_message
-from v8.base.version import VERSION
-from v8.base.wording import plural
-from v8.cli.shared import publish_staged
+from v8.base.errors import ArtifactError, PublishError, listed, shown
+from v8.base.process import command
+from v8.base.storage import packaged, passing_folder, write_text
+from v8.base.terminal import print_json, print_lines, print_message, print_table
+from v8.base.wording import Table, number, p_value, percent, plural
+from v8.cli.shared import place_words, publish_staged
 from v8.data.market.series import iso
-from v8.data.market.sources import SOURCES, present_source
 from v8.data.market.sources.tables import PARQUET_FAULTS, ParquetContent, is_plain, longest_text
 from v8.forecaster.model_file import MAX_UNPACKED_BYTES
-from v8.profile.profile import config_path
+from v8.model.evaluation.significance import BaselineComparison, reading_marks
 from v8.profile.tasks import TASKS
 from v8.publish.hub import hub_endpoint
 from v8.publish.hub.client import check_repo_name, is_listed
 from v8.publish.hub.places import CARD_FILE
 from v8.publish.hub.publish import Publication, RemoteRepo, RemoteState
-from v8.publish.hub.pull import pull
+
+_COLUMNS: Final = (
+    "series",
+    "task",
+    "num_scored",
+    "num_days",
+    "error",
+    "naive_error",
+    "relative_mae",
+    "verdict",
+    "p_value",
+    "corrected_p_value",
+    "best_baseline",
+    "best_error",
+    "relative_mae_to_best",
+    "verdict_against_best",
+    "p_value_against_best",
+    "corrected_p_value_against_best",
+)
 
 _DAY_FILE: Final = re.compile(r"(forecasts|scores)/[0-9]{4}-[0-9]{2}-[0-9]{2}\.parquet")
 _MAX_COPIES: Final = 8  # a published file with more than so many times the rows of ours is not read
 _BOARD_HEADING: Final = "## All forecasters on one board"
 _ISSUER_COLUMNS: Final = ("series", "profile", "profile_digest", "model_sha256", "revision", "source")
 
-SPACE_PORT: Final = 7860  # on which a Space listens
-SPACE_SOURCE: Final = "live"  # candle source of a Space
-SPACE_PACKAGE_FOLDER: Final = "v8"  # all files below it are published by v8
-SPACE_DISTRIBUTION: Final = ("v8-forecasters", "app")
-"""The name under which v8 is installed, and the extra that the page needs."""
 
-_LINUX: Final = {
-    "os_name": "posix",
-    "sys_platform": "linux",
-    "platform_system": "Linux",
-    "platform_machine": "x86_64",
+def print_record(
+    ledger_file: Path, place: Path | str, names: Sequence[str] | None, output_format: str
+) -> None:
+    """Print the live record of a place.
+
+    Args:
+        ledger_file: Path of the ledger.
+        place: The place of the models.
+        names: Names of the series; all that have forecasts when None.
+        output_format: A key of `RECORD_PRINTERS`.
+
+    Raises:
+        ArtifactError: If the ledger holds no forecast of a series, or of the place.
+    """
+    with Ledger.open(ledger_file) as ledger:
+        ledger.require_intact()
+        available = ledger.series(place)
+        missing = [name for name in names or () if name not in available]
+        if missing or not available:
+            if missing:
+                got = f"none of {listed(missing)}"
+            else:
+                got = f"none of {ledger.place(place)}, but of {listed(ledger.places()) or 'no place'}"
+            rule = "must hold forecasts of what is asked for"
+            example = command("forecast", *place_words(place), "--every")
+            raise ArtifactError(where=str(ledger.path), rule=rule, got=got, fix=f"Issue some: {example}")
+        record = live_record(ledger, place, names)
+    RECORD_PRINTERS[output_format](record)
+
+
+def print_backup(ledger_file: Path, copy: Path) -> None:
+    """Copy a ledger, and print how many forecasts the copy holds."""
+    with Ledger.open(ledger_file) as ledger:
+        ledger.back_up(copy)
+    with Ledger.open(copy) as copied:
+        num_forecasts = plural(copied.last_number, "forecast")
+    print_lines(f"Copied: {num_forecasts} of {ledger_file}, to {copy}.")
+
+
+def _print_tables(record: LiveRecord) -> None:
+    print_lines(f"Live record of {shown(record.place)}")
+    print_table(record_table(record))
+    print_lines(*record_sentences(record))
+
+
+def _print_csv(record: LiveRecord) -> None:
+    intervals: list[str] = []
+    for series in record.series:
+        for live in series.tasks.values():
+            if live.coverage:
+                intervals += [name for name in live.coverage.num_inside if name not in intervals]
+    columns = list(_COLUMNS)
+    if intervals:
+        columns += ["crps", *(f"within_{name.removesuffix(' %')}" for name in intervals)]
+    rows = [row for series in record.series for row in _csv_rows(series, intervals)]
+    sys.stdout.write(Table(columns, rows).csv())
+
+
+def _csv_rows(series: LiveSeries, intervals: Sequence[str]) -> Iterator[list[object]]:
+    """Yield a row a task, with the columns `_COLUMNS`, and CRPS and coverage if there are intervals."""
+    for task, live in series.tasks.items():
+        row: list[object] = [series.series, task, live.num_scored, live.num_days, live.naive.model_error]
+        row += _comparison_cells(live, live.naive)
+        row.append(live.best.name)
+        row += _comparison_cells(live, live.best)
+        if intervals:
+            shares = live.coverage.shares if live.coverage else {}
+            row.append(live.crps)
+            row += [shares.get(name) for name in intervals]
+        yield row
+
+
+def _comparison_cells(live: LiveTask, against: BaselineComparison) -> list[object]:
+    return [
+        live.errors[against.baseline],
+        against.relative_mae,
+        against.verdict,
+        against.p_value,
+        against.corrected_p_value,
+    ]
+
+
+RECORD_PRINTERS: Final[Mapping[str, Callable[[LiveRecord], None]]] = {
+    "table": _print_tables,
+    "json": lambda record: print_json(record.to_json()),
+    "csv": _print_csv,
 }
-"""Markers of the system of a Space; the system that publishes it may be another one."""
+"""Every output format of the live record by the name that `--format` takes."""
+
+
+def record_table(record: LiveRecord) -> Table:
+    """Return a row a series: errors compared with naive and the best baseline, and counts."""
+    comparisons = [
+        (task, against.name) for task, live in record.tasks.items() for against in live.comparisons
+    ]
+    rows: list[list[object]] = []
+    for series in record.series:
+        marked = {
+            (task, against.name): against.marked
+            for task, live in series.tasks.items()
+            for against in live.comparisons
+        }
+        num_scored = 0
+        num_days = 0
+        if series.tasks:
+            first_task = next(iter(series.tasks.values()))
+            num_scored = first_task.num_scored
+            num_days = first_task.num_days
+        multiples = [marked.get(comparison, "") for comparison in comparisons]
+        counts = series.counts
+        rows.append(
+            [
+                series.series,
+                num_scored,
+                num_days,
+                *multiples,
+                counts.num_late,
+                counts.num_pending,
+                counts.num_void,
+            ]
+        )
+    multiple_names = [f"{task} × {name}" for task, name in comparisons]
+    header = ("series", "scored", "days", *multiple_names, "late", "pending", "void")
+    return Table(header, rows, "Mean absolute error as a multiple of a forecast without a network")
+
+
+def record_sentences(record: LiveRecord) -> list[str]:
+    """Summarise a record in sentences, and say how its table is read."""
+    counts = record.counts
+    sentences: list[str] = []
+    for task, live in record.tasks.items():
+        sentences += _task_sentences(task, live)
+    if record.with_own_baseline:
+        sentences.append(f"{listed(record.with_own_baseline)}: {own_baseline_sentence()}")
+    sentences += _generation_sentences(record)
+    sentences.append(f"{reading_marks(len(record.series))}; from {MIN_DAYS} days on.")
+    sentences.append(
+        f"{plural(counts.num_issued, 'forecast')} issued, {counts.num_scored} scored, {counts.num_late} late "
+        f"(in no error), {counts.num_pending} waiting for their actual values, "
+        f"{counts.num_void} without actual values for ever."
+    )
+    return sentences
+
+
+def _task_sentences(task: str, live: LiveTask) -> Iterator[str]:
+    """Compare the errors of a task over all series with baselines, and give CRPS and coverage."""
+    over = f"{plural(live.num_scored, 'forecast')} of {plural(live.num_days, 'day')}"
+    for against in live.comparisons:
+        verdict = against.verdict
+        if against.p_value is not None:
+            verdict = f"{verdict}, p {p_value(against.p_value)}"
+        yield f"{task}: {number(against.relative_mae)} of {against.name} over {over}: {verdict}."
+    if live.coverage:
+        shares = [f"{percent(share)} in the {name} interval" for name, share in live.coverage.shares.items()]
+        newest = f"of the newest {MOST_FORECASTS:,} forecasts of each series"
+        crps = number(live.relative_crps)
+        yield f"{task}: CRPS {crps} of naive's error; actual values {newest}: {', '.join(shares)}."
+
+
+def _generation_sentences(record: LiveRecord) -> Iterator[str]:
+    """Give the errors of each model of the series that were forecast by more than one."""
+    for series in record.series:
+        if len(series.generations) < 2:
+            continue
+        for generation in series.generations:
+            errors = []
+            for task, live in generation.tasks.items():
+                num_scored = plural(live.num_scored, "forecast")
+                errors.append(f"{task} {number(live.naive.relative_mae)} of naive over {num_scored}")
+            model = f"{series.series}, model that has seen until {generation.issuer.generation}"
+            yield f"{model}: {', '.join(errors) or 'nothing scored yet'}."
 
 
 class OddParquetError(ValueError):
@@ -107,7 +275,7 @@ class LedgerDataset(Publication):
     folder: Path  # where its files are written
     repo: str  # `user/name` of the dataset on the Hub
     ledger: Ledger  # open, with forecasts of the place
-    place: Path | str  # of models, see `v8.annexes.live.ledger.entries.place_name`
+    place: Path | str  # of models, see `v8.annexes.live.entries.place_name`
     now_s: int  # the present, seconds since the epoch, UTC
     is_repairing: bool = False  # whether to send days again of which rows were published more than once
     paths: tuple[str, ...] = field(default=(), init=False)  # of the files that are to be sent
@@ -307,7 +475,7 @@ def _forecast_rows(entries: Sequence[Entry]) -> pd.DataFrame:
     everywhere = [task for task in TASKS.values() if task.is_of_bars]
     absent = [name for task in everywhere for name in task.columns if name not in names]
     values = np.concatenate(list(by_task.values()), axis=-1).reshape(-1, len(names))
-    rows = _rows(
+    rows = _day_rows(
         [(entry.issued_for_s, entry.written_s, entry.candles_digest) for entry in entries],
         ("issued_for", "written_at", "candles_digest"),
         {"forecaster": issuer.forecasters, "step": range(1, issuer.horizon_bars + 1)},
@@ -325,7 +493,7 @@ def _score_rows(scored: Sequence[tuple[Entry, Score]]) -> pd.DataFrame:
     issuer = scored[0][0].issuer
     void = np.full((len(issuer.forecasters), len(issuer.tasks)), np.nan)
     losses = [void if score.losses is None else score.losses for _, score in scored]
-    rows = _rows(
+    rows = _day_rows(
         [(entry.issued_for_s, score.scored_s, score.actual_digest) for entry, score in scored],
         ("issued_for", "scored_at", "actual_digest"),
         {"forecaster": issuer.forecasters, "task": list(issuer.tasks)},
@@ -334,7 +502,7 @@ def _score_rows(scored: Sequence[tuple[Entry, Score]]) -> pd.DataFrame:
     return rows.assign(series=issuer.series).astype({"actual_digest": "str"})
 
 
-def _rows(
+def _day_rows(
     forecasts: Sequence[tuple[int, int, str | None]],
     names: Sequence[str],
     keys: Mapping[str, Sequence[Any]],
@@ -366,7 +534,7 @@ def dataset_card(repo: str, ledger: Ledger, place: Path | str) -> str:
     models = ""
     if isinstance(place, str):
         models = f" by the models of [{place}]({hub_endpoint()}/{place})"
-    return packaged("v8.annexes.live.ledger", "dataset.md").format(
+    return packaged("v8.annexes.live", "dataset.md").format(
         configs="\n".join(configs),
         repo=repo,
         models=models,
@@ -395,115 +563,3 @@ def publish_record(ledger: Path, place: Path | str, repo: str, *, is_repairing: 
         published = publish_staged(staged, repo, print_message)
     unsent = f"Nothing was sent: {published.url} has closes of today, or all that there is."
     print_message(f"Published: {published.url}" if published.sent else unsent)
-
-
-@dataclass(frozen=True)
-class StagedSpace(Publication):
-    """The files of a Space."""
-
-    kind = "space"
-    flag = "param:space"
-    ordinary = frozenset({".gitattributes", "README.md", "LICENSE"})
-    marker = f"{SPACE_PACKAGE_FOLDER}/__main__.py"
-    rule = "a page goes into a new Space, or one that v8 published"
-
-    folder: Path
-    paths: tuple[str, ...]
-    title: str
-
-    def is_removed(self, path: str) -> bool:
-        """Return whether a file belongs to the package that was published before."""
-        return path.startswith(f"{SPACE_PACKAGE_FOLDER}/")
-
-
-def stage_space(folder: Path, space: str, repo: str) -> StagedSpace:
-    """Write the files of the Space of published models into an empty folder.
-
-    Args:
-        folder: The empty folder.
-        space: `user/name` of the Space.
-        repo: `user/name` of the repository with the models.
-
-    Raises:
-        PublishError: If a package that the page needs is not installed here, so that its version is unknown.
-        PullError: If this user can read no published models in `repo`.
-    """
-    published = pull(repo, ()).manifest
-    sources = sorted({present_source(span.source) for span in published.data.values()})
-    # Candles of the present: those of the market that the models were trained on, where a source has them.
-    source = next(
-        (name for name in sources if name in {kind.present for kind in SOURCES.values()}), SPACE_SOURCE
-    )
-    python = ".".join(map(str, sys.version_info[:2]))
-    values = {
-        "repo": repo,
-        "port": SPACE_PORT,
-        "source": source,
-        "python": python,
-        "version": VERSION,
-        "title": space.partition("/")[2],
-        "page": f"{hub_endpoint()}/{repo}",
-    }
-    for name in ("Dockerfile", "LICENSE", "README.md"):
-        write_text(folder / name, packaged("v8.annexes.live.app", f"space.{name}").format(**values))
-    package_name, extra = SPACE_DISTRIBUTION
-    write_text(folder / "requirements.txt", "\n".join(pinned(package_name, extra)) + "\n")
-    package = Path(__file__).parents[2]
-    for file in sorted(file for file in package.rglob("*") if file.is_file() and file.suffix != ".pyc"):
-        write_bytes(folder / SPACE_PACKAGE_FOLDER / file.relative_to(package), file.read_bytes())
-    for file in sorted(config_path("universe").parent.glob("*.yaml")):
-        write_bytes(folder / SPACE_PACKAGE_FOLDER / "configs" / file.name, file.read_bytes())
-    paths = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    return StagedSpace(folder, tuple(paths), f"Publish the page of {repo}")
-
-
-def pinned(package: str, extra: str) -> list[str]:
-    """Pin all packages that a package with an extra needs on Linux, at the versions that are installed here.
-
-    Returns:
-        Lines `name==version`, sorted by name, without the package itself.
-
-    Raises:
-        PublishError: If the package, or one that it needs directly, is not installed.
-    """
-    versions: dict[str, str] = {}
-    pending = [_Dependency(package, extra, is_direct=True)]
-    visited: set[_Dependency] = set()
-    while pending:
-        dependency = pending.pop()
-        if dependency in visited:
-            continue
-        visited.add(dependency)
-        name = dependency.name
-        try:
-            distribution = metadata.distribution(name)
-        except metadata.PackageNotFoundError:
-            if not dependency.is_direct:
-                continue  # a package for Linux only, and this system is another: pip will choose its version
-            raise PublishError(
-                where="param:space",
-                rule="pins what the page needs at the versions that are installed here",
-                got=f"no package {name}",
-                fix="Install v8 with its extra app: python -m pip install '/path/to/checkout[app]'",
-            ) from None
-        versions[name] = Version(distribution.version).public
-        for needed_name, needed_extra in _requirements(distribution.requires or (), dependency.extra):
-            pending.append(_Dependency(needed_name, needed_extra, is_direct=name == package))
-    return [f"{name}=={versions[name]}" for name in sorted(versions) if name != package]
-
-
-@dataclass(frozen=True)
-class _Dependency:
-    """A package that is needed, with one of its extras, "" for none."""
-
-    name: str
-    extra: str
-    is_direct: bool  # whether it is the package itself, or one that the package needs directly
-
-
-def _requirements(lines: Iterable[str], extra: str) -> Iterator[tuple[str, str]]:
-    """Yield name and extra of what a package needs on Linux: once without extra, and once for each extra."""
-    for requirement in map(Requirement, lines):
-        if requirement.marker is None or requirement.marker.evaluate({**_LINUX, "extra": extra}):
-            for needed_extra in ("", *requirement.extras):
-                yield canonicalize_name(requirement.name), needed_extra

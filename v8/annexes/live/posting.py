@@ -8,7 +8,7 @@ id that is the same however often it is sent, and an HMAC-SHA256 of both by the 
     forecast.refused   why a series, or all of a place, could not be forecast
     model.replaced     a series is forecast by another model than before
     model.decayed      in the live record a model is significantly worse than on its test span
-    limit.passed       volatility or range ahead has risen above a limit (`v8.annexes.live.limits`)
+    limit.passed       volatility or range ahead has risen above a limit (`v8.annexes.live`)
     candles.late       the newest candle of a series has not come in time
 
 People get the same events as texts, which the package `apprise` takes to their services. All that waits is
@@ -43,10 +43,10 @@ from urllib.parse import unquote
 
 import requests
 
-from v8.annexes.live.ledger.database import BUSY_S, Database, Ledger, sqlite_errors_translated
-from v8.annexes.live.ledger.entries import Entry
-from v8.annexes.live.ledger.record import live_losses
-from v8.annexes.live.limits import Limit, sentence_of, values_of
+from v8.annexes.live import Limit, sentence_of, values_of
+from v8.annexes.live.entries import Entry
+from v8.annexes.live.ledger import BUSY_S, Database, Ledger, sqlite_errors_translated
+from v8.annexes.live.record import live_losses
 from v8.base.errors import ProfileError, PublishError, V8Error
 from v8.base.http_client import (
     BROKEN,

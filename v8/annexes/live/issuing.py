@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from v8.annexes.live.ledger.entries import Entry, Issuer, Score, level_of, quantile_forecaster
+from v8.annexes.live.entries import Entry, Issuer, Score, level_of, quantile_forecaster
 from v8.base.errors import DataError, SeriesError, listed
 from v8.data.features import compute_table
 from v8.data.market.candles import Candles

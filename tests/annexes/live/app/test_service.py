@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from v8.annexes.live.app.desk import RETRY_S, CachedResult, WorkCache
+from v8.annexes.live.app.service import RETRY_S, CachedResult, WorkCache
 
 
 class Clock:
