@@ -13,7 +13,7 @@ from tiny_profiles import tiny_profile
 
 import v8
 from v8.annexes.comparison import ComparisonOptions
-from v8.annexes.comparison.measurement import TrainingRequest, measure_training
+from v8.annexes.comparison.comparing import TrainingRequest, measure_training
 from v8.base.child import ChildCall, run_in_child, run_in_children, send_message
 from v8.base.errors import ProfileError, StorageError, V8Error
 from v8.data.market.series import Series

@@ -21,8 +21,7 @@ from tiny_profiles import tiny_profile
 from typer.testing import CliRunner
 
 from v8.annexes.comparison import ComparisonOptions
-from v8.annexes.comparison.comparing import check_places
-from v8.annexes.comparison.measurement import profile_order
+from v8.annexes.comparison.comparing import check_places, profile_order
 from v8.base.errors import ProfileError
 from v8.cli.app import app
 from v8.model.evaluation.evaluation import Evaluation

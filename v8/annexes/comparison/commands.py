@@ -12,7 +12,7 @@ from v8.cli import shared as cli
 from v8.cli.shared import takes_options
 
 if TYPE_CHECKING:  # usage errors are reported before these are imported
-    from v8.annexes.comparison.measurement import PreparedComparison
+    from v8.annexes.comparison.comparing import PreparedComparison
     from v8.annexes.comparison.results import Comparison
     from v8.api.board import Board
     from v8.runs.backtest import BacktestResults
@@ -33,7 +33,6 @@ def compare_profiles(
         v8 compare-profiles runs/frontier har theirs.csv --out boards/a
     """
     from v8.annexes.comparison import comparing
-    from v8.annexes.comparison.measurement import PreparedComparison
     from v8.annexes.comparison.results import formulas_of, marked
     from v8.base.terminal import print_lines
 
@@ -48,7 +47,7 @@ def compare_profiles(
         comparison = comparing.compare_run_folders(runs, options, cli.this_command())
         _print_comparison(comparison, options.out)
         return
-    prepared = PreparedComparison.from_options(options)
+    prepared = comparing.PreparedComparison.from_options(options)
     formulas = formulas_of(prepared.profiles)
     echo(f"Preparing to compare {', '.join(marked(each.name, formulas) for each in prepared.profiles)}.")
     if options.folds:

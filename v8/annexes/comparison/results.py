@@ -30,16 +30,17 @@ from numpy.typing import NDArray
 from v8.base.errors import ArtifactError
 from v8.base.hardware import describe_machine, versions
 from v8.base.wording import say
+from v8.forecaster.metadata import HISTORY_FILE, Metadata, read_metadata
 from v8.model.baselines.baselines import NAIVE
 from v8.model.evaluation.bootstrap import error_interval
 from v8.model.evaluation.evaluation import MODEL
 from v8.model.evaluation.fold_losses import Cell, best_baselines
 from v8.model.evaluation.significance import is_lower
-from v8.model.networks.programs import ceiling_pct
-from v8.profile.profile import Profile
+from v8.model.networks.programs import ceiling_pct, training_flop_per_window
+from v8.profile.profile import Profile, recorded_profile
 from v8.profile.tasks import TASKS
 from v8.runs.backtest import read_cell
-from v8.runs.run_folder import now_iso
+from v8.runs.run_folder import now_iso, read_run
 from v8.runs.serving import served_folder
 
 PROJECTED_MODELS: Final = 40  # series of the default universe
@@ -141,9 +142,7 @@ class Comparison:
     download_s: Mapping[str, float] = field(default_factory=dict)  # per series, until its candles were read
     machine: Mapping[str, Any] = field(default_factory=describe_machine)  # processor, cores, memory
     versions: Mapping[str, str] = field(default_factory=versions)  # of everything that can change a result
-    measurements: tuple[
-        Mapping[str, Any], ...
-    ] = ()  # successful ones, see `v8.annexes.comparison.measurement.measurement_of`
+    measurements: tuple[Mapping[str, Any], ...] = ()  # successful ones, see `measurement_of`
     failures: Mapping[str, str] = field(default_factory=dict)  # per profile with failed series: the reasons
 
     @property
@@ -368,11 +367,58 @@ def _with_common_baselines(cells: Mapping[str, Cell]) -> dict[str, Cell]:
     return common
 
 
+def measurement_of(run: Path, series: Iterable[str]) -> dict[str, Any]:
+    """Read the costs of finished series, at least one, from a run folder, as JSON values.
+
+    The folder holds neither `import_s`, the seconds from the start of the process until it could train, nor
+    the matmul rate of that process right after training.
+    """
+    profile = recorded_profile(read_run(run).profile, where=f"profile of {run}")
+    folders = [served_folder(run, name) for name in series]
+    all_metadata = [read_metadata(folder) for folder in folders]
+    models = [_model(folder, metadata) for folder, metadata in zip(folders, all_metadata, strict=True)]
+    first = all_metadata[0]
+    trainings = [metadata.training for metadata in all_metadata]
+    return {
+        "profile": profile.name,
+        "run": str(run),
+        "repeat": 1,
+        "import_s": None,
+        "models": models,
+        "horizon_bars": first.horizon_bars,
+        "num_parameters": first.num_parameters,
+        "flop_per_window": training_flop_per_window(profile),
+        "own_epochs": profile.training.epochs,  # most epochs of the profile, without the comparison's budget
+        "precision": first.training.precision,
+        "device": first.training.device,
+        "fleet_size": max(training.fleet_size or 1 for training in trainings),  # models of one program
+        "peak_process_bytes": max(training.peak_process_bytes or 0 for training in trainings) or None,
+        "peak_device_bytes": max(training.peak_memory_bytes or 0 for training in trainings),
+        "matmul_gflop_per_s": None,
+    }
+
+
+def _model(folder: Path, metadata: Metadata) -> dict[str, Any]:
+    """Return the measurements of one model; times and speeds of a model in a fleet are its share."""
+    training = metadata.training
+    epochs_s = pd.read_csv(folder / HISTORY_FILE)["seconds"]
+    fleet_epoch_s = float(epochs_s.median()) if len(epochs_s) else 0.0  # a formula has no epochs
+    return {
+        "series": metadata.series,
+        "seconds": {**metadata.seconds},
+        "epoch_s": round(fleet_epoch_s / (training.fleet_size or 1), 6),
+        "windows_per_s": training.windows_per_s,
+        "epochs_run": training.epochs_run,
+        "best_epoch": training.best_epoch,
+        "num_windows": metadata.evaluation.num_windows,  # of its own test span
+    }
+
+
 def with_errors(measurements: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
     """Add the errors of each model to measurements, on the windows that all of their runs share.
 
     Args:
-        measurements: As `v8.annexes.comparison.measurement.measurement_of` returns them, at least one.
+        measurements: As `measurement_of` returns them, at least one.
 
     Returns:
         The measurements; each model has in addition `num_shared_windows`, and by task `relative_mae`,
