@@ -16,7 +16,7 @@ import requests
 from broken_http import STALLED, RawServer
 from local_server import LocalServer, QuietHandler
 
-from v8.annexes.live.posting import SECRET_VARIABLE, Receiver
+from v8.annexes.live.posting import SECRET_VARIABLE, Message, Receiver
 from v8.base.http_client import (
     BROKEN,
     HttpClient,
@@ -104,7 +104,7 @@ def test_a_receiver_of_messages_gets_no_password_of_a_netrc(
     server: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(SECRET_VARIABLE, "whsec_" + "A" * 32)
-    Receiver(f"{server.url}/hooks").send("msg_1", "{}")
+    Receiver(f"{server.url}/hooks").deliver([Message(1, "msg_1", "{}")])
     assert "authorization" not in headers(server)
     assert headers(server)["webhook-id"] == "msg_1"
 
@@ -137,7 +137,7 @@ def test_the_proxy_of_the_environment_is_asked_with_its_own_password(
     monkeypatch.setenv(SECRET_VARIABLE, "whsec_" + "A" * 32)
     with closing(Downloader("V8_VISION_URL")) as downloader:
         downloader.fetch("http://candles.example/a", max_bytes=9)
-    Receiver("http://receiver.example/hooks").send("msg_1", "{}")
+    Receiver("http://receiver.example/hooks").deliver([Message(1, "msg_1", "{}")])
     assert [path for path, _ in server.asked] == ["http://candles.example/a", "http://receiver.example/hooks"]
     for _, names in server.asked:
         assert names["proxy-authorization"] == f"Basic {b64encode(b'door:key').decode()}"
@@ -213,7 +213,7 @@ def test_a_receiver_that_drips_is_trouble_that_may_pass(monkeypatch: pytest.Monk
             closing(RawServer(pieces, repeats=repeats)) as server,
             pytest.raises(TransientError, match=r"no answer \(TimeoutError\)"),
         ):
-            Receiver(server.url, TIMES).send("msg_1", "{}")
+            Receiver(server.url, TIMES).deliver([Message(1, "msg_1", "{}")])
 
 
 def test_what_a_call_raises_or_returns_in_time_comes_back() -> None:

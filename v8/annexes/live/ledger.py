@@ -327,6 +327,14 @@ class Ledger(Database):
         """The number of the newest forecast of all; 0 without any."""
         return int(self._rows("SELECT COALESCE(MAX(id), 0) FROM forecasts")[0][0])
 
+    @property
+    def num_rows(self) -> tuple[int, int]:
+        """How many forecasts and scores it has, of all places."""
+        ((num_forecasts, num_scores),) = self._rows(
+            "SELECT (SELECT COUNT(*) FROM forecasts), (SELECT COUNT(*) FROM scores)"
+        )
+        return int(num_forecasts), int(num_scores)
+
     def forecasts_after(self, place: Path | str, number: int) -> Iterator[Entry]:
         """Yield the forecasts with a larger number, in order."""
         query = (

@@ -38,7 +38,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from math import floor, log10
 from pathlib import Path
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, Final, NoReturn, TypeAlias
 from urllib.parse import unquote
 
 import requests
@@ -106,20 +106,6 @@ class Message:
     body: str  # JSON with `type`, `timestamp` and `data`
 
 
-class MessageReceiver(Protocol):
-    """Takes messages, one or several together."""
-
-    host: str  # who it is, for messages
-    most_together: int  # messages of one call of `deliver`
-
-    def deliver(self, messages: Sequence[Message]) -> None:
-        """Send some messages, the oldest first.
-
-        Raises:
-            TransientError: If they are not accepted.
-        """
-
-
 class Receiver:
     """Receives messages. Of the address only the host is shown; the secret of the environment never is.
 
@@ -131,7 +117,7 @@ class Receiver:
         ProfileError: If the address or the secret is missing or not valid.
     """
 
-    most_together = 1
+    most_together = 1  # messages of one call of `deliver`
 
     def __init__(self, url: str, limits: TimeLimits = TIMES) -> None:
         address = _ADDRESS.fullmatch(url)
@@ -154,37 +140,27 @@ class Receiver:
         self._limits = limits
 
     def deliver(self, messages: Sequence[Message]) -> None:
-        """Send messages; see `MessageReceiver`."""
-        for message in messages:
-            self.send(message.id, message.body)
-
-    def send(self, message_id: str, body: str) -> None:
         """Send a message.
 
         Raises:
             TransientError: If it is not accepted.
         """
+        (message,) = messages
         timestamp = str(int(time.time()))
-        digest = hmac.digest(self._secret, f"{message_id}.{timestamp}.{body}".encode(), "sha256")
+        signed = f"{message.id}.{timestamp}.{message.body}"
+        digest = hmac.digest(self._secret, signed.encode(), "sha256")
         headers = {
-            "webhook-id": message_id,
+            "webhook-id": message.id,
             "webhook-timestamp": timestamp,
             "webhook-signature": f"v1,{b64encode(digest).decode()}",
             "content-type": "application/json",
         }
         try:
             with HttpClient(headers) as client:
-                client.ask("POST", self.url, _require_accepted, limits=self._limits, body=body.encode())
+                body = message.body.encode()
+                client.ask("POST", self.url, _require_accepted, limits=self._limits, body=body)
         except BROKEN as error:  # the texts of these errors hold the address, which may be secret
             raise TransientError(f"no answer ({type(error).__name__})") from None
-
-
-def open_receiver(url: str) -> MessageReceiver:
-    """Open the receiver of an address: a webhook for http and https, else a service that people read."""
-    scheme, separator, _ = url.partition("://")
-    if separator and scheme.lower() not in ("http", "https"):
-        return PeopleReceiver(url)
-    return Receiver(url)
 
 
 def _require_accepted(response: requests.Response) -> None:
@@ -255,6 +231,17 @@ class PeopleReceiver:
         if not self._service.notify(body=body, title=title, body_format=self._plain):
             reason = without_secrets(self._log.text) or "no answer"
             raise TransientError(f"not taken: {reason}")
+
+
+MessageReceiver: TypeAlias = Receiver | PeopleReceiver
+
+
+def open_receiver(url: str) -> MessageReceiver:
+    """Open the receiver of an address: a webhook for http and https, else a service that people read."""
+    scheme, separator, _ = url.partition("://")
+    if separator and scheme.lower() not in ("http", "https"):
+        return PeopleReceiver(url)
+    return Receiver(url)
 
 
 def _keep_secrets(url: str, server: str) -> None:

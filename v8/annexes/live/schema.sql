@@ -1,4 +1,4 @@
--- The tables of a ledger, see v8/annexes/live/ledger/database.py, and the triggers that let nothing be changed.
+-- The tables of a ledger, see v8/annexes/live/ledger.py, and the triggers that let nothing be changed.
 -- SQLite keeps each statement with its spaces, and a file with other ones is refused: no letter may move.
 
 CREATE TABLE tracks (
@@ -39,7 +39,7 @@ CREATE TABLE scores (
 -- The live record reads times of all forecasts, and none of what they say.
 CREATE INDEX times ON forecasts (track, issued_for_s, written_s, issuer);
 
--- By what a row is known stands in v8/annexes/live/ledger/database.py, too. INSERT OR REPLACE would remove the row that has it, past a
+-- By what a row is known stands in v8/annexes/live/ledger.py, too. INSERT OR REPLACE would remove the row that has it, past a
 -- trigger of DELETE.
 CREATE TRIGGER tracks_stay BEFORE DELETE ON tracks BEGIN SELECT RAISE(ABORT, 'a ledger is only added to'); END;
 CREATE TRIGGER tracks_stand BEFORE UPDATE ON tracks BEGIN SELECT RAISE(ABORT, 'a ledger is only added to'); END;

@@ -78,31 +78,6 @@ def test_a_ledger_is_read_again_only_when_it_was_written(tmp_path: Path) -> None
         assert tracks() is not first
 
 
-def test_what_counts_only_after_the_log_has_grown_is_seen(tmp_path: Path) -> None:
-    file = tmp_path / "ledger.sqlite"
-    tracks = LedgerReader(file, PLACE)
-    index = tmp_path / "ledger.sqlite-shm"
-
-    def set_header(header: bytes) -> None:
-        with index.open("r+b") as opened:
-            opened.write(header)
-
-    with Ledger.open_to_write(file) as ledger:
-        write(ledger, 0, None)
-        before = index.read_bytes()[:96]
-        write(ledger, 1, None)
-        after = index.read_bytes()[:96]
-        # A slow disk: the log is longer, and the transaction does not count yet.
-        set_header(before)
-        found = tracks()
-        assert found is not None
-        assert found.series[0].counts.num_issued == 1
-        set_header(after)
-        found = tracks()
-        assert found is not None
-        assert found.series[0].counts.num_issued == 2
-
-
 @pytest.mark.tf
 def test_what_is_no_ledger_is_told_without_its_path(
     serve: Callable[..., AbstractContextManager[Any]], tmp_path: Path

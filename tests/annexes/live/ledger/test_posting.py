@@ -155,14 +155,14 @@ def test_who_dies_before_the_answer_is_noted_sends_the_same_id_again(
     post: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     post.issue(0)
-    real = Receiver.send
+    real = Receiver.deliver
 
-    def dies(self: Receiver, *given: str) -> None:
+    def dies(self: Receiver, *given: Any) -> None:
         real(self, *given)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(Receiver, "send", dies)
+        patched.setattr(Receiver, "deliver", dies)
         with pytest.raises(KeyboardInterrupt):
             post.send()
     post.send()

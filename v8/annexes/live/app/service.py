@@ -30,7 +30,6 @@ from v8.annexes.live.record import LiveRecord, live_record
 from v8.api.issuing import IssuedForecast, issue_forecast
 from v8.base.arrays import FloatArray
 from v8.base.errors import ArtifactError, DataError, V8Error, listed
-from v8.base.records import open_given
 from v8.base.wording import say
 from v8.data.features import compute_columns
 from v8.data.market.candles import Candles
@@ -47,7 +46,6 @@ from v8.publish.hub.places import ModelPlace, open_place
 
 HUB_REFRESH_S: Final = 900.0  # the Hub is asked for a newer commit at most once in so many seconds
 MONTH_DAYS: Final = 30  # a volatility is compared with those of so many days
-_HEADER_BYTES: Final = 96
 _RUN_LABEL: Final = "run "  # begins the label of a run folder, see `ModelSource`
 RETRY_S: Final = 10.0  # what failed, or is not available yet, is tried again after so many seconds
 CLOSING_S: Final = 1.0  # a candle is available so long after its close, in seconds
@@ -217,7 +215,7 @@ class LedgerReader:
     def __init__(self, file: Path, place: Path | str) -> None:
         self._file = file
         self._place = place
-        self._state: tuple[object, ...] = ()
+        self._num_rows = (0, 0)
         self._record: LiveRecord | None = None
 
     def __call__(self) -> LiveRecord | None:
@@ -226,15 +224,14 @@ class LedgerReader:
         Raises:
             ArtifactError: If the file is no ledger, or its content cannot be trusted.
         """
-        try:
-            state = _file_state(self._file)
-        except (FileNotFoundError, NotADirectoryError):
+        if not self._file.exists():
             return None
-        if state != self._state:
-            with Ledger.open(self._file) as ledger:
+        with Ledger.open(self._file) as ledger:
+            num_rows = ledger.num_rows  # rows are only ever added
+            if num_rows != self._num_rows:
                 record = live_record(ledger, self._place)
-            self._record = record if record.series else None
-            self._state = state
+                self._record = record if record.series else None
+                self._num_rows = num_rows
         return self._record
 
     def forecasts_since(self, series: str, since_s: int) -> list[Entry]:
@@ -283,22 +280,6 @@ def _read_snapshot(place: ModelPlace) -> ModelSnapshot:
     )
     _ = snapshot.row_of  # computed here, because every request would wait for it
     return snapshot
-
-
-def _file_state(file: Path) -> tuple[object, ...]:
-    """Return what changes when a reader finds more in a ledger: inode, time, size, and state of its log.
-
-    The state of the log is in its index: the header is written when added rows become visible
-    (https://sqlite.org/walformat.html, 2.1). The log itself grows earlier, so its time and size would stand
-    for rows that cannot be read yet.
-    """
-    try:
-        with open_given(file.with_name(f"{file.name}-shm")) as index:
-            header = index.read(_HEADER_BYTES)
-    except OSError:  # either no process has the ledger open, so all is in the file; or opening it will fail
-        header = b""
-    status = file.stat()
-    return status.st_ino, status.st_mtime_ns, status.st_size, header
 
 
 def place_in_words(label: str) -> str:
