@@ -80,18 +80,13 @@ def test_model_cards_can_name_the_dataset(monkeypatch: pytest.MonkeyPatch) -> No
     assert dataset_of(open_source("demo")) is None
 
 
-def test_candles_of_a_dataset_are_checked_like_all_others(hub: Hub) -> None:
-    candles = source().candles(SERIES, 200)
-    assert len(candles) == 200
-    assert candles.source == "hub"
-    assert int(candles.open_time_s[-1]) == START_S + 299 * 3_600
-
-
 def test_all_series_come_from_one_commit_that_is_asked_for_once(hub: Hub) -> None:
     other = FILE.replace("BTC", "ETH")
     hub.answers[f"/datasets/someone/candles/resolve/{COMMIT}/{other}"] = lineage_csv()
     both = source()
-    both.candles(SERIES, 200)
+    candles = both.candles(SERIES, 200)
+    assert (len(candles), candles.source) == (200, "hub")
+    assert int(candles.open_time_s[-1]) == START_S + 299 * 3_600
     both.candles(Series("ETHUSDT", "1h"), 200)
     assert sum("/revision/" in path for path in hub.asked) == 1
     assert len(hub.asked) == 3

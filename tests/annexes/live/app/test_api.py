@@ -19,7 +19,7 @@ from ledger_entries import ISSUER, made_entry, made_score
 from openapi_spec_validator import OpenAPIV31SpecValidator, validate
 from openapi_spec_validator.validation.exceptions import OpenAPIValidationError
 
-from v8.annexes.live.app.answers import candles, description, labels_of, metrics
+from v8.annexes.live.app.answers import candles, description, metrics
 from v8.annexes.live.app.service import LedgerReader
 from v8.annexes.live.entries import quantile_forecaster
 from v8.annexes.live.ledger import Ledger
@@ -234,15 +234,6 @@ def test_a_forecast_is_late_from_the_close_that_it_does_not_know() -> None:
     assert all(line[0] == "#" or SAMPLE.fullmatch(line) for line in late)
     made.is_dated = False  # the demo market has no present
     assert not any(line.startswith("v8_forecast_late_seconds{") for line in told(1_805.5))
-
-
-def test_labels_take_any_text() -> None:
-    for text in ("plain", 'a "b"', "back\\slash", "two\nlines", "", "中文", "}"):
-        line = f"v8_x{labels_of({'name': text})} 1"
-        match = SAMPLE.fullmatch(line)
-        assert match, line
-        (value,) = re.findall(r'name="(.*)"', match["labels"])
-        assert re.sub(r"\\(.)", lambda each: "\n" if each[1] == "n" else each[1], value) == text
 
 
 @pytest.mark.process

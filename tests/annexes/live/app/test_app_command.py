@@ -120,15 +120,6 @@ def test_what_cannot_be_meant_is_one_sentence(words: list[str], said: str) -> No
     assert re.search(said, told)
 
 
-def test_what_is_no_token_is_one_sentence_that_does_not_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("V8_APP_TOKEN", "hunter2")
-    result = CliRunner().invoke(app, ["app", "--repo", "a/b", *MARKET])
-    assert result.exit_code == 2
-    *_, told = result.stderr.splitlines()
-    assert told.startswith("error: V8_APP_TOKEN: is 16 to 256 letters")
-    assert "hunter2" not in result.output
-
-
 @pytest.mark.process
 def test_others_need_a_token_unless_it_is_said_that_they_need_none(tmp_path: Path) -> None:
     tokens = ("", "made-up.Token_of~16")

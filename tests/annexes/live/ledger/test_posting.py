@@ -254,7 +254,7 @@ def test_a_receiver_that_sends_messages_elsewhere_is_not_followed(post: Post) ->
 
 
 def test_a_model_that_decayed_is_told_once(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What decay is, `tests/annexes/live/promotion/test_champion_test.py` tells; here it is heard of."""
+    """What decay is, `tests/annexes/live/promotion/test_renewal.py` tells; here it is heard of."""
     asked: list[Any] = []
 
     def detect_decay(evaluation: Any, losses: Any, best_baselines: Any) -> tuple[bool, str]:

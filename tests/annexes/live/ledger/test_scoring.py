@@ -30,7 +30,6 @@ from v8.data.span import Span
 from v8.data.windows import table_columns, window_anchors
 from v8.model.baselines.baselines import BASELINES
 from v8.model.evaluation.metrics import measure_errors
-from v8.profile.formulas import DAY_S
 from v8.profile.profile import Profile
 from v8.profile.tasks import TASKS
 
@@ -139,13 +138,6 @@ def test_baselines_are_those_of_the_evaluation(
         for task, values in tasks.items():
             # Averages began 800 bars earlier in one of the two.
             np.testing.assert_allclose(values, expected[task][0], rtol=1e-5, err_msg=f"{name} {task}")
-
-
-def test_what_baselines_are_fitted_to_had_closed_by_midnight(until_s: int, candles: Candles) -> None:
-    assert until_s % DAY_S == 0
-    assert fitted_until_s(until_s) == until_s
-    assert fitted_until_s(until_s + DAY_S - 1) == until_s
-    assert fitted_until_s(until_s - 1) == until_s - DAY_S
 
 
 def test_the_future_changes_no_baseline(candles: Candles, profile: Profile, fitted: FittedBaselines) -> None:

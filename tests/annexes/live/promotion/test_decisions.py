@@ -58,12 +58,9 @@ def damage(run: Path, **changes: Any) -> None:
     (run / "serving.json").write_text(json.dumps(content | changes))
 
 
-def test_a_run_without_a_pointer_serves_its_own_models(run: Path) -> None:
+def test_a_challenger_that_won_serves_and_one_that_lost_does_not(run: Path) -> None:
     assert served_folder(run, BTC) == run / BTC
     assert read_serving(run).generation_of(BTC) == FIRST
-
-
-def test_a_challenger_that_won_serves_and_one_that_lost_does_not(run: Path) -> None:
     read_promotions(run).with_decision(KEPT).save()
     assert served_folder(run, BTC) == run / BTC
     read_promotions(run).with_decision(REPLACED).save()
