@@ -25,6 +25,13 @@ AnyFloatArray: TypeAlias = NDArray[np.floating[Any]]
 """Numbers in single or double precision, of any shape: forecasts come in float32, baselines in float64."""
 
 
+def read_only(array: NDArray[Any]) -> NDArray[Any]:
+    """Return a view of an array through which nothing can be changed."""
+    view = array.view()
+    view.setflags(write=False)
+    return view
+
+
 MAX_STEPS: Final = 32
 """Steps by which the forecasts of two programs may differ, at `Task.magnitude`.
 

@@ -22,7 +22,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass
-from datetime import UTC
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
 from http.client import HTTPConnection, HTTPException
@@ -343,10 +343,14 @@ def asked_wait_s(retry_after: str | None) -> float | None:
     text = (retry_after or "").strip()
     if re.fullmatch(rf"[0-9]{{1,{_MAX_DIGITS}}}", text):
         return float(text)
+    date = read_date(text)
+    return max(0.0, date.timestamp() - time.time()) if date else None
+
+
+def read_date(text: str) -> datetime | None:
+    """Read the date of a header, in UTC if it names no time zone; None if it is none, or the year 99999."""
     try:
         date = parsedate_to_datetime(text)
-        if not date.tzinfo:
-            date = date.replace(tzinfo=UTC)
-        return max(0.0, date.timestamp() - time.time())
-    except (ValueError, TypeError, IndexError, OverflowError):  # not a date, or a date such as the year 99999
+    except (ValueError, TypeError, IndexError, OverflowError):
         return None
+    return date if date.tzinfo else date.replace(tzinfo=UTC)

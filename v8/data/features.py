@@ -19,12 +19,12 @@ Shapes here: N candles, K of them whose rows are stored already; R rows, the can
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from v8.base.arrays import FloatArray
+from v8.base.arrays import FloatArray, read_only
 from v8.base.errors import DataError, listed
 from v8.base.process import command
 from v8.base.storage import digest_bytes
@@ -65,10 +65,10 @@ class FeatureTable:
 
     def __post_init__(self) -> None:
         check_columns(self.columns)
-        chunks = {name: tuple(_read_only(chunk) for chunk in chunks) for name, chunks in self.chunks.items()}
+        chunks = {name: tuple(read_only(chunk) for chunk in chunks) for name, chunks in self.chunks.items()}
         object.__setattr__(self, "chunks", chunks)
         for name in ("open_time_s", "segment"):
-            object.__setattr__(self, name, _read_only(getattr(self, name)))
+            object.__setattr__(self, name, read_only(getattr(self, name)))
 
     def __len__(self) -> int:
         return len(self.open_time_s)
@@ -87,7 +87,7 @@ class FeatureTable:
         """Return one column, shape (R,), float32, read-only; its chunks are joined at the first call."""
         chunks = self._chunks(name)
         if len(chunks) > 1:
-            chunks = (_read_only(np.concatenate(chunks)),)
+            chunks = (read_only(np.concatenate(chunks)),)
             self.chunks[name] = chunks
         return chunks[0]
 
@@ -117,12 +117,6 @@ class FeatureTable:
                 fix="Name it in the request to the feature store",
             )
         return self.chunks[name]
-
-
-def _read_only(array: Any) -> Any:
-    view = array.view()
-    view.setflags(write=False)
-    return view
 
 
 def compute_table(candles: Candles, columns: Sequence[str]) -> FeatureTable:
@@ -257,7 +251,7 @@ def _compute(candles: Candles, ancestries: Mapping[str, Ancestry], num_stored: i
     for segment in segment_rows(candles.segment):
         if segment.stop > num_stored:
             _fill(results, candles, ancestries, segment, num_stored)
-    return {name: (_read_only(column),) for name, column in results.items()}  # of one chunk each
+    return {name: (read_only(column),) for name, column in results.items()}  # of one chunk each
 
 
 def segment_rows(segment: NDArray[np.int32]) -> list[slice]:

@@ -10,13 +10,13 @@ Legend: R rows of the table, W windows, T lookback, F features, H horizon, C col
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from v8.base.arrays import FloatArray
+from v8.base.arrays import FloatArray, read_only
 from v8.base.errors import SeriesError
 from v8.data.features import FeatureTable
 from v8.profile import tasks
@@ -77,7 +77,7 @@ class PerTask(Mapping[str, FloatArray]):
             return self._cache[task]
         if task not in self._tasks:
             raise KeyError(task)
-        values = _read_only(self._compute(task))
+        values = read_only(self._compute(task))
         if values.nbytes <= LARGEST_KEPT_BYTES:
             self._cache[task] = values
         return values
@@ -104,7 +104,7 @@ class Span:
     anchors: NDArray[np.int64]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "anchors", _read_only(self.anchors))
+        object.__setattr__(self, "anchors", read_only(self.anchors))
 
     def __len__(self) -> int:
         return len(self.anchors)
@@ -159,7 +159,7 @@ class Span:
     @cached_property
     def bar_numbers(self) -> NDArray[np.int64]:
         """Number of the bar of each window's last known row, counted from the epoch, shape (W,)."""
-        return _read_only(self.table.open_time_s[self.anchors] // self.table.series.bar_s)
+        return read_only(self.table.open_time_s[self.anchors] // self.table.series.bar_s)
 
     @cached_property
     def actual(self) -> PerTask:
@@ -181,7 +181,7 @@ class Span:
         profiles with OHLC alone may have such a lookback, and OHLC uses the last close only.
         """
         rows = self.anchors[:, None] + np.arange(1 - BAND_PERIOD_BARS, 1)
-        return _read_only(self.table.column(CLOSE).astype(np.float64)[np.maximum(rows, 0)])
+        return read_only(self.table.column(CLOSE).astype(np.float64)[np.maximum(rows, 0)])
 
     @property
     def last_close(self) -> FloatArray:
@@ -218,7 +218,7 @@ class Span:
         """Deviation of the twenty closes of the naive forecast, shape (W, H), in returns."""
         upper, lower = np.moveaxis(tasks.BANDS_TASK.implied(np, self.naive_closes), -1, 0)
         deviation = (upper - lower) / (2 * BAND_WIDTH_STDS)
-        return _read_only(deviation / self.last_close[:, None])
+        return read_only(deviation / self.last_close[:, None])
 
     def unit(self, task: str, share_W: FloatArray | None = None) -> FloatArray:
         """Convert a share of the last close (1 if None) to a task's unit, shape (W, 1, 1)."""
@@ -259,7 +259,7 @@ class Span:
     @cached_property
     def target_unit(self) -> FloatArray:
         """The unit of targets at each window, shape (W,), see `target_unit`."""
-        return _read_only(target_unit(self.table, self.profile)[self.anchors])
+        return read_only(target_unit(self.table, self.profile)[self.anchors])
 
     @cached_property
     def ewma_variance(self) -> FloatArray:
@@ -271,7 +271,7 @@ class Span:
         squares[1:] = np.diff(np.log(self.table.column(CLOSE).astype(np.float64))) ** 2
         squares[1:][np.diff(self.table.segment) != 0] = np.nan
         smoothed = pd.Series(squares).ewm(alpha=1 - EWMA_DECAY, adjust=True, ignore_na=True).mean()
-        return _read_only(np.nan_to_num(smoothed.to_numpy(np.float64))[self.anchors])
+        return read_only(np.nan_to_num(smoothed.to_numpy(np.float64))[self.anchors])
 
     def range_variance(self, num_bars: int) -> FloatArray:
         """Estimate the variance of one bar's log return, (W,), from the mean range of the newest bars."""
@@ -303,7 +303,7 @@ class Span:
         """Sum of the log ranges of all bars before each row, shape (R + 1,)."""
         high = self.table.column(HIGH).astype(np.float64)
         low = self.table.column(LOW).astype(np.float64)
-        return _read_only(np.concatenate([[0.0], np.cumsum(np.log(high / low))]))
+        return read_only(np.concatenate([[0.0], np.cumsum(np.log(high / low))]))
 
 
 class PastSpan(Span):
@@ -341,12 +341,6 @@ _PAST_PROPERTIES: Final = (
     *("ewma_variance", "_total_range"),
 )
 """Cached properties of `Span` that do not depend on the actual values."""
-
-
-def _read_only(array: NDArray[Any]) -> NDArray[Any]:
-    view = array.view()
-    view.setflags(write=False)
-    return view
 
 
 def actual_values(table: FeatureTable, task: str, rows_WH: NDArray[np.int64]) -> FloatArray:

@@ -19,7 +19,7 @@ from typing import Final, Self
 
 import numpy as np
 
-from v8.base.arrays import FloatArray
+from v8.base.arrays import FloatArray, read_only
 from v8.base.errors import DataError, listed, message_of
 from v8.base.registry import Registry, digest_of, nearest
 from v8.base.storage import digest_json, packaged_yaml
@@ -198,7 +198,7 @@ def computed_rows(columns: Iterable[str], candles: Mapping[str, FloatArray]) -> 
     Raises:
         DataError: If a function does not return one value for each candle.
     """
-    results = {name: _read_only(values) for name, values in candles.items()}
+    results = {name: read_only(values) for name, values in candles.items()}
     num_rows = len(next(iter(results.values())))
     return {name: _computed(name, results, num_rows) for name in columns}
 
@@ -213,7 +213,7 @@ def _computed(name: str, results: dict[str, FloatArray], num_rows: int) -> Float
         values = formula.function(*inputs, **formula.parameters)
         plain = split_origin(name)[1]
         is_stage = plain in _FORMULAS and plain not in FEATURES
-        results[name] = _read_only(_require_length(name, values, num_rows, is_stage=is_stage))
+        results[name] = read_only(_require_length(name, values, num_rows, is_stage=is_stage))
     return results[name]
 
 
@@ -237,12 +237,6 @@ def _require_length(name: str, values: FloatArray, num_rows: int, *, is_stage: b
         got=got,
         fix="Correct the function; in the warm-up it may return NaN",
     )
-
-
-def _read_only(values: FloatArray) -> FloatArray:
-    view = values.view()
-    view.setflags(write=False)
-    return view
 
 
 EXAMINED_ROWS: Final = 4_096

@@ -11,7 +11,6 @@ Plotly's terms. Plotly interprets some markup in labels, therefore names from fi
 """
 
 import html
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -24,7 +23,7 @@ from v8.data.market.series import iso
 from v8.forecaster.series_artifact import ForecastSample, SampledForecast
 from v8.profile.columns import CLOSE, OHLC, TASK_OHLC, interval_names, intervals
 from v8.profile.tasks import TASKS, Task
-from v8.publish.report.markup import LIGHT, NAMED, Html, element, join
+from v8.publish.report.markup import LIGHT, NAMED, Html, element, join, script_json
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -117,12 +116,10 @@ def _painted(part: Any, colours: Mapping[str, str]) -> Any:
 
 def plot(chart: Chart, label: str) -> Html:
     """Return a chart with its caption, unit included; the page draws it when it becomes visible."""
-    content = json.dumps(plotly(chart, NAMED), separators=(",", ":"), allow_nan=False)
     return element(
         "figure",
         element("figcaption", label),
-        # A browser unescapes nothing in a script, so the one sign that could end it is written as a code.
-        element("script", Html(content.replace("<", "\\u003c")), type="application/json"),
+        element("script", script_json(plotly(chart, NAMED)), type="application/json"),
         element("div", class_="plot", role="img", aria_label=label, style=f"min-height:{chart.height}px"),
     )
 
@@ -250,7 +247,6 @@ def candle_chart(
             of the sample among them; empty without a choice.
         is_demo: Whether the prices are simulated, which decides how many decimals they are written with.
     """
-    content = json.dumps(chart_content(sample, is_demo=is_demo), separators=(",", ":"), allow_nan=False)
     choice: str = ""
     if len(others) > 1:
         options = [
@@ -261,8 +257,7 @@ def candle_chart(
     return element(
         "figure",
         choice or element("b", sample.series),
-        # A browser unescapes nothing in a script, so the one sign that could end it is written as a code.
-        element("script", Html(content.replace("<", "\\u003c")), type="application/json"),
+        element("script", script_json(chart_content(sample, is_demo=is_demo)), type="application/json"),
         element("div", class_=_PLACE_CLASS),
         element("figcaption", label),
         class_="candles",

@@ -222,8 +222,13 @@ def content_in_language(
         "words": _button_labels(),
         "markup": _content(heading, parts, is_demo=is_demo, languages=languages),
     }
-    # In ASCII, and without the sign that could end a script.
-    return f"v8Language({json.dumps(content)});\n".replace("<", "\\u003c")
+    return f"v8Language({script_json(content)});\n"
+
+
+def script_json(content: object) -> Html:
+    """Write JSON for a script: in ASCII, and without the sign that could end it, for nothing is unescaped."""
+    text = json.dumps(content, separators=(",", ":"), allow_nan=False)
+    return Html(text.replace("<", "\\u003c"))
 
 
 def _button_labels() -> dict[str, str]:

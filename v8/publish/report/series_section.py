@@ -8,7 +8,6 @@ read files, but it may run a script that the page's own script names. So each fi
 first line of the file holds a digest of what it was drawn from; a file that is up to date is not drawn again.
 """
 
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -48,7 +47,7 @@ from v8.profile.columns import interval_names, percent_of
 from v8.profile.tasks import TASKS
 from v8.publish.report import figures
 from v8.publish.report.charts import candle_chart, plot, sample_note
-from v8.publish.report.markup import Html, element, facts, filled, join, shown_table
+from v8.publish.report.markup import Html, element, facts, filled, join, script_json, shown_table
 from v8.publish.report.verdict import (
     baseline_in_words,
     in_words,
@@ -426,9 +425,7 @@ def write_section(run: Path, series: str, served: Path, draw: Callable[[], Html]
     file = run / section_file(series)
     if not is_forced and _has_stamp(file, stamp):
         return
-    name = _javascript_string(series)
-    markup = _javascript_string(draw())
-    write_text(file, f"{stamp}\nv8Section({name}, {markup});\n")
+    write_text(file, f"{stamp}\nv8Section({script_json(series)}, {script_json(draw())});\n")
 
 
 def _has_stamp(file: Path, stamp: str) -> bool:
@@ -436,8 +433,3 @@ def _has_stamp(file: Path, stamp: str) -> bool:
     with suppress(OSError), open_given(file) as stream:
         return stream.readline(_MAX_STAMP) == f"{stamp}\n".encode()
     return False
-
-
-def _javascript_string(text: str) -> str:
-    """Write a text as a string of JavaScript: in ASCII, and without the sign that could end a script."""
-    return json.dumps(text).replace("<", "\\u003c")

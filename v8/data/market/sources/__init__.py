@@ -206,6 +206,11 @@ class CachedCandles:
         return self.source.cached(series, num_bars, end_s, self._place)
 
 
+def kept_places(own: Path) -> tuple[str, ...]:
+    """List folders beside each other, one for each address that was used; that of those in use first."""
+    return (own.name, *sorted(path.name for path in own.parent.glob("*") if path.is_dir() and path != own))
+
+
 def cached_views(source: CandleSource) -> Iterator[CachedCandles]:
     """Yield views of all that is cached of a source on this machine, whatever addresses it came from."""
     if isinstance(source, CachesCandles):

@@ -26,7 +26,7 @@ from v8.base.errors import DataError
 from v8.data.market.candles import Candles, none_until, require_num_bars
 from v8.data.market.checks import check_candles
 from v8.data.market.series import DAY_S, Series
-from v8.data.market.sources import SPOT, Market
+from v8.data.market.sources import SPOT, Market, kept_places
 from v8.data.market.sources.rest import MOST_ROWS, CandleSpan, RestSource
 from v8.data.market.sources.vision import NotArchivedError, VisionSource, read_archive_address
 from v8.data.market.store import CandleStore, StoredCandles, StoredSeries, from_api, from_candles
@@ -144,9 +144,7 @@ class LiveSource:
 
     def cache_places(self) -> tuple[str, ...]:
         """List the folders of stores, of this and of other addresses; see `CachesCandles`."""
-        own = self.store.folder
-        others = [path.name for path in own.parent.glob("*") if path.is_dir() and path.name != own.name]
-        return (own.name, *sorted(others))
+        return kept_places(self.store.folder)
 
     def cached(self, series: Series, num_bars: int, end_s: int, place: str | None = None) -> Candles:
         """Return the candles of the store up to a time; see `CachesCandles`."""

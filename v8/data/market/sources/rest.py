@@ -32,7 +32,6 @@ import time
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from email.utils import parsedate_to_datetime
 from math import inf
 from typing import Any, ClassVar, Final, NoReturn, TypeVar
 from urllib.parse import urlencode, urlsplit
@@ -42,7 +41,7 @@ import pandas as pd
 import requests
 
 from v8.base.errors import DataError, ProfileError, UnknownSeriesError, shown
-from v8.base.http_client import TimeLimits, trouble_of
+from v8.base.http_client import TimeLimits, read_date, trouble_of
 from v8.data.market.candles import MAX_VALUE, Candles, require_num_bars
 from v8.data.market.checks import check_candles
 from v8.data.market.series import DAY_S, Series, iso
@@ -547,7 +546,8 @@ class ApiPolicy(downloads.ServerPolicy):
         """See `ServerPolicy`; the used weight is checked, and the reason of an error response is read."""
         used = response.headers.get(_WEIGHT_HEADER, "")
         if used.isascii() and used.isdigit() and len(used) < 10 and int(used) >= self._near_weight:
-            self._block(url, _MINUTE_S - _second_of_minute(response.headers.get("Date", "")))
+            date = read_date(response.headers.get("Date", ""))
+            self._block(url, _MINUTE_S - (date.second if date else 0))
         status = response.status_code
         if status in _TOO_MANY:
             trouble = trouble_of(response)
@@ -590,11 +590,3 @@ class ApiPolicy(downloads.ServerPolicy):
             got=got,
             fix=f"Check that it may be reached from here, or set {self.variable} to other hosts",
         )
-
-
-def _second_of_minute(date: str) -> int:
-    """Read the second of the Date header; 0, the start of a minute, if it is not a date."""
-    try:
-        return parsedate_to_datetime(date).second
-    except (ValueError, TypeError, IndexError, OverflowError):
-        return 0

@@ -38,7 +38,7 @@ from v8.data.market.candles import Candles, Times, require_num_bars
 from v8.data.market.checks import check_candles
 from v8.data.market.frames import read_open_times
 from v8.data.market.series import DAY_S, US_PER_S, Series, iso
-from v8.data.market.sources import SPOT, Market
+from v8.data.market.sources import SPOT, Market, kept_places
 from v8.data.market.sources.downloads import Address, Downloader, FileFetcher, OfflineFetcher, read_address
 from v8.data.market.sources.tables import (
     MAX_CHECKSUM_BYTES,
@@ -120,7 +120,7 @@ class VisionSource:
 
     def cache_places(self) -> tuple[str, ...]:
         """List the folders of the cache; see `CachesCandles`."""
-        return cache_places()
+        return kept_places(_cache() / read_archive_address().folder_name)
 
     def cached(self, series: Series, num_bars: int, end_s: int, place: str | None = None) -> Candles:
         """Return the candles of the cached zips up to a time; see `CachesCandles`."""
@@ -140,13 +140,6 @@ class VisionSource:
 
 def _cache() -> Path:
     return storage.home() / "vision"
-
-
-def cache_places() -> tuple[str, ...]:
-    """List the folders of the cache, one for each address that was used; that of the present one first."""
-    own = read_archive_address().folder_name
-    others = [path.name for path in _cache().glob("*") if path.is_dir() and path.name != own]
-    return (own, *sorted(others))
 
 
 def read_archive_address() -> Address:
