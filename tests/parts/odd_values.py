@@ -1,4 +1,4 @@
-"""Values of every kind that a program may put where a text or a number belongs."""
+"""Values of every kind that a program may put where a text or a number belongs, and places to put them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import decimal
 import enum
 import fractions
 import pathlib
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -78,3 +79,14 @@ OBJECTS: Final[tuple[Any, ...]] = (
     ),
 )
 """Of Python."""
+
+
+def paths(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield where each value of a JSON document stands; of lists the first two, for the others are alike."""
+    yield path
+    if isinstance(node, dict):
+        items: Any = node.items()
+    else:
+        items = enumerate(node[:2]) if isinstance(node, list) else ()
+    for key, value in items:
+        yield from paths(value, (*path, key))

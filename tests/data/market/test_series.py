@@ -4,16 +4,6 @@ from v8.base.errors import ProfileError
 from v8.data.market.series import TIMEFRAME_S, Series, is_series_name, load_universe, series_advice
 
 
-def test_a_series_reads_back_as_it_is_written():
-    series = Series.parse("BTCUSDT-15m")
-    assert (series.symbol, series.timeframe, series.bar_s, str(series)) == (
-        "BTCUSDT",
-        "15m",
-        900,
-        "BTCUSDT-15m",
-    )
-
-
 @pytest.mark.parametrize(
     ("text", "reason"),
     [

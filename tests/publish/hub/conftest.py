@@ -6,15 +6,6 @@ of them but HF_TOKEN when it is imported, which here was before the test; so cod
 `endpoint=os.environ["HF_ENDPOINT"]` and a cache folder to the client itself, as v8.publish.hub.client does.
 Processes that a test starts (`python -m v8 publish ...`) inherit the environment and need nothing more.
 
-    hub.url                                     the address
-    hub.create("someone/fleet", {"README.md": b"..."})      a repository without any client -> newest oid
-    hub.commit("someone/fleet", {"a": b"new", "b": None})   one more commit; None deletes -> its oid
-    hub.files("someone/fleet"), hub.commits("someone/fleet"), hub.repos
-    hub.requests, hub.routes, hub.count("commit"), hub.uploaded_bytes, hub.forget()
-    hub.answer("commit", 503, times=2), hub.answer("commit", 429, retry_after="3")
-    hub.cut("resolve", where="model.keras"), hub.lose_answer("commit"), hub.slow("info", 5.0)
-    hub.flip("lfs-get"), hub.behave(), hub.stop()
-
 `make_run` makes run folders of finished series without training (tests/publish/hub/made_runs.py):
 `make_run(["BTCUSDT-15m"], shares={"BTCUSDT-15m": make_run.LOSING})`, `make_run(make_run.UNIVERSE)` for 40.
 

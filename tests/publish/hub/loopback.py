@@ -28,6 +28,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -63,7 +64,7 @@ _ROUTES = {
     "lfs-get": ("GET|HEAD", r"/lfs/(?P<oid>[0-9a-f]{64})"),
     "commit": ("POST", rf"{_API}{_REPO}/commit/(?P<revision>[^/]+)"),
     "xet-token": ("GET", rf"{_API}{_REPO}/xet-(read|write)-token/(?P<revision>[^/]+)"),
-    "tree": ("GET", rf"{_API}{_REPO}/tree/(?P<revision>[^/]+)(/(?P<path>.+))?"),
+    "tree": ("GET", rf"{_API}{_REPO}/tree/(?P<revision>[^/]+)"),
     "info": ("GET", rf"{_API}{_REPO}(/revision/(?P<revision>[^/]+))?"),
     "resolve": ("GET|HEAD", rf"{_PAGE}{_REPO}/resolve/(?P<revision>[^/]+)/(?P<path>.+)"),
 }
@@ -366,6 +367,8 @@ class LoopbackHub:
         if repo is None or (repo.is_private and not is_reader):
             status = 404 if isinstance(call.account, Account) else 401
             return _error(status, "Repository not found", X_Error_Code="RepoNotFound")
+        if "revision" in call.parts and not repo.find(call.parts["revision"] or "main"):
+            return _error(404, "Invalid rev id", X_Error_Code="RevisionNotFound")
         is_writing = call.route in ("preupload", "lfs-batch", "lfs-verify", "commit")
         return self._refuse_writing(call.account, owner) if is_writing else None
 
@@ -392,16 +395,12 @@ class LoopbackHub:
         refusal = self._refuse_writing(call.account, owner)
         if refusal:
             return refusal
-        name = f"{owner}/{content['name']}"
-        if content.get("type") == "dataset":
-            name = f"datasets/{name}"
-        if content.get("type") == "space":
-            name = f"spaces/{name}"
-            if content.get("sdk") not in ("docker", "gradio", "static"):
-                return _error(400, "a Space needs an sdk")
+        kind = content.get("type") or "model"
+        name = f"{'' if kind == 'model' else f'{kind}s/'}{owner}/{content['name']}"
+        if kind == "space" and content.get("sdk") not in ("docker", "gradio", "static"):
+            return _error(400, "a Space needs an sdk")
         if name in self.repos:
-            body = {"error": "You already created this repo", "url": f"{self.url}/{name}"}
-            return _json(body, status=409)
+            return _json({"error": "You already created this repo", "url": f"{self.url}/{name}"}, status=409)
         self.create(name, is_private=content.get("visibility") == "private")
         return _json({"url": f"{self.url}/{name}", "name": name})
 
@@ -446,11 +445,7 @@ class LoopbackHub:
             {"_id": str(place), "type": kind, "id": name, "position": place}
             for place, (kind, name) in enumerate(found.items)
         ]
-        about: dict[str, Any] = {
-            "slug": slug,
-            "title": found.title,
-            "owner": {"name": slug.partition("/")[0]},
-        }
+        about = {"slug": slug, "title": found.title, "owner": {"name": slug.partition("/")[0]}}
         about |= {"items": items, "lastUpdated": "2026-11-23T00:00:00.000Z", "position": 0}
         return _json(about | {"private": found.is_private, "theme": "green", "upvotes": 0})
 
@@ -467,8 +462,6 @@ class LoopbackHub:
 
     def _preupload(self, call: Call) -> Answer:
         commit = self._find(call)
-        if commit is None:
-            return _unknown_revision()
         files = call.json()["files"]
         if len(files) > 256:
             return _error(413, "at most 256 files a call")
@@ -538,26 +531,16 @@ class LoopbackHub:
 
     def _info(self, call: Call) -> Answer:
         commit = self._find(call)
-        if commit is None:
-            return _unknown_revision()
         name = call.parts["repo"]
         siblings = [{"rfilename": path} for path in sorted(commit.files)]
         about = {"id": name, "modelId": name, "sha": commit.oid, "private": self.repos[name].is_private}
         return _json(about | {"siblings": siblings, "tags": []}, X_Repo_Commit=commit.oid)
 
     def _tree(self, call: Call) -> Answer:
-        commit = self._find(call)
-        if commit is None:
-            return _unknown_revision()
-        folder = f"{call.parts['path']}/" if call.parts["path"] else ""
-        is_recursive = call.query.get("recursive", ["false"])[0].lower() == "true"
-        entries = list(_tree_entries(commit, folder, is_recursive=is_recursive))
-        return Answer(200, json.dumps(entries).encode())
+        return Answer(200, json.dumps(list(_tree_entries(self._find(call)))).encode())
 
     def _resolve(self, call: Call) -> Answer:
         commit = self._find(call)
-        if commit is None:
-            return _unknown_revision()
         headers = {"X-Repo-Commit": commit.oid}
         blob = commit.files.get(call.parts["path"])
         if blob is None:
@@ -579,8 +562,10 @@ class LoopbackHub:
             return _error(404, "no such object")
         return _content(content, call.headers, {"ETag": f'"{call.parts["oid"]}"'})
 
-    def _find(self, call: Call) -> Commit | None:
-        return self.repos[call.parts["repo"]].find(call.parts["revision"] or "main")
+    def _find(self, call: Call) -> Commit:
+        found = self.repos[call.parts["repo"]].find(call.parts["revision"] or "main")
+        assert found is not None  # see `_refuse`
+        return found
 
     def _add_commit(
         self, name: str, title: str, changes: Mapping[str, Blob | None], description: str = ""
@@ -630,26 +615,16 @@ def is_large(path: str, num_bytes: int) -> bool:
     return path.endswith((".keras", ".parquet")) or num_bytes > MAX_REGULAR_BYTES
 
 
-def _tree_entries(commit: Commit, folder: str, *, is_recursive: bool) -> Iterator[dict[str, Any]]:
-    seen: set[str] = set()
-    for path, blob in sorted(commit.files.items()):
-        if not path.startswith(folder):
-            continue
-        inner = path.removeprefix(folder).split("/")
-        depths = range(1, len(inner) if is_recursive else min(len(inner), 2))
-        for parent in (folder + "/".join(inner[:depth]) for depth in depths):
-            if parent not in seen:
-                seen.add(parent)
-                yield {"type": "directory", "oid": git_sha1(parent.encode()), "size": 0, "path": parent}
-        if is_recursive or len(inner) == 1:
-            yield _file_entry(path, blob)
-
-
-def _file_entry(path: str, blob: Blob) -> dict[str, Any]:
-    entry: dict[str, Any] = {"type": "file", "oid": blob.oid, "size": len(blob.content), "path": path}
-    if blob.is_lfs:
-        entry["lfs"] = {"oid": blob.sha256, "size": len(blob.content), "pointerSize": len(blob.pointer)}
-    return entry
+def _tree_entries(commit: Commit) -> Iterator[dict[str, Any]]:
+    """Yield all folders and files: nobody asks for less."""
+    folders = {str(folder) for path in commit.files for folder in PurePosixPath(path).parents} - {"."}
+    for path in sorted(folders):
+        yield {"type": "directory", "oid": git_sha1(path.encode()), "size": 0, "path": path}
+    for path, blob in commit.files.items():
+        entry: dict[str, Any] = {"type": "file", "oid": blob.oid, "size": len(blob.content), "path": path}
+        if blob.is_lfs:
+            entry["lfs"] = {"oid": blob.sha256, "size": len(blob.content), "pointerSize": len(blob.pointer)}
+        yield entry
 
 
 def _content(content: bytes, asked: Mapping[str, str], headers: Mapping[str, str]) -> Answer:
@@ -673,10 +648,6 @@ def _json(content: Any, *, status: int = 200, **headers: str) -> Answer:
 
 def _error(status: int, message: str, **headers: str) -> Answer:
     return _json({"error": message}, status=status, **{"X_Error_Message": message, **headers})
-
-
-def _unknown_revision() -> Answer:
-    return _error(404, "Invalid rev id", X_Error_Code="RevisionNotFound")
 
 
 def _new_oid(*parts: object) -> str:

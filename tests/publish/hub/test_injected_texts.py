@@ -26,6 +26,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
+from odd_values import paths
 from outputs import write_outputs
 from typer.testing import CliRunner
 
@@ -72,17 +73,6 @@ IN_RECORDS = {
 
 Change = Callable[[Any], None]
 """Puts a text into the content of a record."""
-
-
-def paths(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield where each value of a JSON document stands; of lists the first two, for the others are alike."""
-    yield path
-    if isinstance(node, dict):
-        items: Any = node.items()
-    else:
-        items = enumerate(node[:2]) if isinstance(node, list) else ()
-    for key, value in items:
-        yield from paths(value, (*path, key))
 
 
 def at(node: Any, path: tuple[Any, ...]) -> Any:

@@ -16,7 +16,7 @@ from PIL import Image
 from v8.base.errors import ArtifactError, PublishError
 from v8.publish.hub.client import HubRetryPolicy
 from v8.publish.hub.places import Manifest
-from v8.publish.hub.publish import Difference, Published, preview, publish
+from v8.publish.hub.publish import Published, preview, publish
 from v8.publish.hub.pull import pull
 from v8.publish.hub.staging import Staged, stage_run
 from v8.runs.run_folder import SeriesState
@@ -35,14 +35,10 @@ def staged_of(run: Path, **choice: bool) -> Staged:
     return stage_run(run, folder, REPO, **choice)
 
 
-def publish_run(
-    run: Path, *, announced: list[Difference] | None = None, is_private: bool = False, **choice: bool
-) -> Published:
-    """Publish a run without a pause; what is announced comes into a list."""
-    announce = [].append if announced is None else announced.append
-    staged = staged_of(run, **choice)
+def publish_run(run: Path, *, is_private: bool = False, **choice: bool) -> Published:
+    """Publish a run without a pause."""
     retries = HubRetryPolicy(sleep=no_pause)
-    return publish(staged, REPO, is_private=is_private, retries=retries, announce=announce)
+    return publish(staged_of(run, **choice), REPO, is_private=is_private, retries=retries)
 
 
 def test_forty_models_are_one_commit_of_at_most_a_hundred_requests(hub: Any, make_run: Any) -> None:
@@ -227,30 +223,6 @@ def test_staging_twice_gives_the_same_bytes(make_run: Any) -> None:
 
 def manifest_of(hub: Any) -> Manifest:
     return Manifest.from_json(json.loads(hub.files(REPO)["manifest.json"]))
-
-
-@pytest.mark.nightly
-def test_forty_models_stay_when_a_run_of_two_is_published(hub: Any, make_run: Any) -> None:
-    publish_run(make_run(make_run.UNIVERSE))
-    before = hub.files(REPO)
-    two = list(make_run.UNIVERSE[:2])
-    announced: list[Difference] = []
-    run = make_run(two, shares=dict.fromkeys(two, make_run.LOSING))
-    result = publish_run(run, announced=announced)
-    assert announced == [result.sent]
-    models = announced[0].models
-    assert (models["added"], models["changed"], models["removed"]) == ([], sorted(two), [])
-    assert models["kept"] == sorted(make_run.UNIVERSE[2:])
-    after = hub.files(REPO)
-    mine = tuple(f"models/{name}/" for name in two)
-    kept = {path for path in before if path.startswith("models/") and not path.startswith(mine)}
-    assert len(kept) == 38 * 4
-    assert {path: after[path] for path in kept} == {path: before[path] for path in kept}
-    assert len(hub.commits(REPO)) == 2
-    # Every file has the sha256 that the new manifest promises, and the model is one that loads.
-    assert pull(REPO).series == tuple(sorted(make_run.UNIVERSE))
-    for page in ("README.md", "leaderboard.csv"):
-        assert all(name in after[page].decode() for name in make_run.UNIVERSE)
 
 
 @pytest.mark.nightly

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import traceback
 from typing import Any
 
 import pytest
-from signs import without_signs
+from signs import everything_said, without_signs
 
 from v8.base.errors import PublishError
 from v8.publish.hub import hub_endpoint
@@ -26,19 +25,9 @@ def error_of(staged: Staged, repo: str = REPO) -> PublishError:
         publish(staged, repo, is_private=False, retries=QUICK)
     # The client's errors hold the request, and that holds the token.
     assert caught.value.__context__ is None
+    token = os.environ.get("HF_TOKEN")
+    assert not token or token not in everything_said(caught.value)
     return caught.value
-
-
-def everything_said(error: BaseException) -> str:
-    """Return all that a traceback, a log or a debugger's one-liner would show, chained errors included."""
-    said = ["".join(traceback.format_exception(error))]
-    seen: list[BaseException | None] = [error]
-    while seen:
-        one = seen.pop()
-        if one is not None:
-            said += [str(one), repr(one), repr(one.args), repr(vars(one))]
-            seen += [one.__cause__, one.__context__]
-    return "\n".join(said)
 
 
 @pytest.mark.tf
@@ -51,7 +40,6 @@ def test_a_wrong_token_is_said(hub: Any, staged: Staged, tokens: Any, monkeypatc
         "`hf auth login`."
     )
     assert hub.routes == ["whoami"]
-    assert tokens.wrong not in everything_said(error)
 
 
 @pytest.mark.tf
@@ -72,7 +60,6 @@ def test_a_token_that_may_not_write_there_is_said(
     error = error_of(staged)
     assert error.where == REPO and got in error.got
     assert hub.routes == ["whoami"]
-    assert token not in everything_said(error)
 
 
 @pytest.mark.tf
@@ -84,7 +71,6 @@ def test_a_refusal_that_comes_late_is_said(hub: Any, staged: Staged, tokens: Any
         hub.answer("info", 404, times=9, x_error_code="RepoNotFound")
     error = error_of(staged)
     assert "may not write" in error.got
-    assert tokens.write not in everything_said(error)
 
 
 @pytest.mark.tf
@@ -93,7 +79,6 @@ def test_a_repository_that_vanishes_is_said(hub: Any, staged: Staged, tokens: An
     hub.answer(route, 404, times=9, x_error_code="RepoNotFound")
     error = error_of(staged)
     assert error.where == REPO and "token may see" in error.rule
-    assert tokens.write not in everything_said(error)
 
 
 @pytest.mark.tf
@@ -107,7 +92,6 @@ def test_a_hub_that_repeats_the_token_does_not_get_it_printed(
     error = error_of(staged)
     assert "take the commit" in error.rule
     assert "(token)" in str(error) or route == "validate-yaml"
-    assert tokens.write not in everything_said(error)
 
 
 @pytest.mark.tf
@@ -119,7 +103,6 @@ def test_a_token_that_no_header_can_hold_is_refused_before_it_gets_into_one(
     error = error_of(staged)
     assert error.where == "HF_TOKEN" and "valid access token" in error.rule
     assert hub.count() == 0
-    assert token not in everything_said(error)
     assert token.split()[0] not in str(error)
 
 
@@ -128,7 +111,6 @@ def test_a_page_that_is_no_hub_is_said(hub: Any, staged: Staged, tokens: Any, mo
     monkeypatch.setenv("HF_ENDPOINT", f"{hub.url}/some/proxy")
     error = error_of(staged)
     assert error.where == REPO
-    assert tokens.write not in everything_said(error)
 
 
 @pytest.mark.tf

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import traceback
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import keras
 import pytest
+from signs import everything_said
 
 from v8.base.errors import ArtifactError, PullError, V8Error
 from v8.publish.hub.client import HubRetryPolicy
@@ -219,16 +219,6 @@ def test_a_part_of_a_revision_is_not_taken_for_the_whole(published: Any) -> None
 # Who may, and what there is
 
 
-def said(error: BaseException) -> str:
-    """Everything that a traceback, a log or a debugger's eye could show of an error and its causes."""
-    parts = traceback.format_exception(error)
-    cause: BaseException | None = error
-    while cause is not None:
-        parts += [repr(cause), str(cause.args), str(vars(cause))]
-        cause = cause.__cause__ or cause.__context__
-    return "\n".join(parts)
-
-
 @pytest.mark.parametrize(
     ("repo", "revision", "who", "match"),
     [
@@ -265,7 +255,7 @@ def test_what_cannot_be_had_is_one_sentence_without_the_token(
     assert caught.value.exit_code == 5
     assert "\n" not in str(caught.value)
     assert clock.waits_s == []
-    assert not token or token not in said(caught.value)
+    assert not token or token not in everything_said(caught.value)
 
 
 def test_a_wrong_token_is_said_although_the_model_is_in_the_cache(

@@ -131,24 +131,17 @@ def test_a_hub_that_takes_no_large_files_by_lfs_is_named_as_such(
 
 @pytest.mark.nightly
 @pytest.mark.process
-def test_one_ctrl_c_ends_a_stalled_publish_at_once(hub: Any, make_run: Any) -> None:
-    route = "lfs-put"
+@pytest.mark.parametrize("route", ["lfs-put", "lfs-get"])
+def test_one_ctrl_c_ends_a_stalled_transfer_at_once(
+    hub: Any, staged: Staged, make_run: Any, route: str
+) -> None:
+    words: tuple[object, ...] = ("publish", make_run())
+    if route == "lfs-get":
+        sent(staged, timeout_s=20.0)
+        hub.forget()
+        words = ("pull",)
     hub.stall(route, times=FOR_EVER)
-    process = start("publish", make_run(), "--repo", REPO)
-    until_asked(hub, route, process)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=20) == 130
-    assert "Traceback" not in finished(process).stderr
-
-
-@pytest.mark.nightly
-@pytest.mark.process
-def test_one_ctrl_c_ends_a_stalled_pull_at_once(hub: Any, staged: Staged) -> None:
-    route = "lfs-get"
-    sent(staged, timeout_s=20.0)
-    hub.forget()
-    hub.stall(route, times=FOR_EVER)
-    process = start("pull", "--repo", REPO)
+    process = start(*words, "--repo", REPO)
     until_asked(hub, route, process)
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=20) == 130

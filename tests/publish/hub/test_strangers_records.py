@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from odd_values import paths
 from outputs import write_outputs
 
 from v8.base.errors import MAX_MESSAGE, V8Error
@@ -54,14 +54,6 @@ VALUES = [
     *("2024-01-01", "2024-01-01T00:00:00+00:00", "1e5", ["x"], [1, 2], [1.5, "x"], {"": {}}, {"x": 1}),
     *("../../x", "BTCUSDT-15m"),
 ]
-
-
-def paths(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    yield path
-    items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
-    for key, value in items:
-        if not isinstance(key, int) or key < 2:  # of long lists the first two are like all
-            yield from paths(value, (*path, key))
 
 
 @st.composite

@@ -25,19 +25,13 @@ def test_g9_only_the_demo_market_is_not_publishable(tmp_path):
     assert publishable == dict.fromkeys(INSTALLED, True) | {"demo": False}
 
 
-def test_an_unknown_source_names_its_nearest():
-    with pytest.raises(
-        ProfileError, match=r"rest-um, hub, yfinance, files, demo; got .visoin.\. Did you mean"
-    ):
-        open_source("visoin")
-
-
 @pytest.mark.parametrize(
     ("name", "advice"),
     [
         ("nonsense", "Choose one of these"),
         ("csv", "Write --source files"),
         ("exchange", "Did you mean vision"),
+        ("visoin", r"rest-um, hub, yfinance, files, demo; got .visoin.\. Did you mean"),
     ],
 )
 def test_a_name_that_is_like_no_source_suggests_only_what_makes_sense(name, advice):
@@ -50,12 +44,9 @@ def test_a_folder_in_the_place_of_a_source_is_told_how_to_be_read(tmp_path):
         open_source(str(tmp_path))
 
 
-def test_files_need_a_folder():
+def test_files_need_a_folder_that_exists(tmp_path):
     with pytest.raises(ProfileError, match=r"needs the folder .* got no --data-dir"):
         open_source("files")
-
-
-def test_files_need_a_folder_that_exists(tmp_path):
     with pytest.raises(ProfileError, match=r"got .*nowhere, "):
         open_source("files", data_dir=tmp_path / "nowhere")
 
