@@ -10,42 +10,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from walked_market import checked, walked_market
 
 from v8.data.feature_store import FeatureStore
 from v8.data.market.candles import Candles
-from v8.data.market.checks import check_candles
 from v8.data.market.companions import Companions
-from v8.data.market.series import Series
 from v8.forecaster.standalone import features_code, obstacle
 from v8.profile.indicators import FEATURES, covariate_inputs, warmup_bars
 from v8.profile.profile import load_profile, profile_names
 from v8.profile.tasks import TASKS
 
-SERIES = Series("ETHUSDT", "15m")
+NUM_ROWS = 700
 EVERY = tuple(FEATURES)
 LATER = "2030-01-01"
-
-
-def frame_of(rng: np.random.Generator, num_rows: int = 700, bar_s: int = 900) -> pd.DataFrame:
-    """Draw candles with wild hours, with 30 bars in which nothing moves or is traded."""
-    size = np.where(rng.random(num_rows) < 0.1, 0.03, 0.002)
-    size[300:330] = 0.0
-    close = 1e-5 * np.exp(np.cumsum(rng.normal(0.0, 1.0, num_rows) * size))
-    opened = np.concatenate([close[:1], close[:-1]])
-    return pd.DataFrame(
-        {
-            "open_time": 1_700_000_100 + bar_s * np.arange(num_rows),
-            "open": opened,
-            "high": np.maximum(opened, close) * (1.0 + size * rng.random(num_rows)),
-            "low": np.minimum(opened, close) * (1.0 - size * rng.random(num_rows)),
-            "close": close,
-            "volume": rng.gamma(2.0, 10.0, num_rows) * (size > 0.0),
-        }
-    )
-
-
-def checked(frame: pd.DataFrame, series: Series = SERIES) -> Candles:
-    return check_candles(frame, series, source="files")
 
 
 def module_of(features: tuple[str, ...], lookback_bars: int = 20) -> Any:
@@ -74,23 +51,21 @@ def assert_equal_to_the_store(inputs: pd.DataFrame, candles: Candles, folder: Pa
 
 
 def test_every_feature_is_that_of_the_store(tmp_path: Path) -> None:
-    frame = frame_of(np.random.default_rng(1))
-    assert_equal_to_the_store(module_of(EVERY).compute(frame, now=LATER), checked(frame), tmp_path)
+    frame = walked_market(1, NUM_ROWS)
+    assert_equal_to_the_store(module_of(EVERY).compute(frame, now=LATER), checked(frame, "ETHUSDT"), tmp_path)
 
 
 def test_after_a_gap_only_later_candles_count(tmp_path: Path) -> None:
-    frame = frame_of(np.random.default_rng(5)).drop(index=range(350, 353))
-    assert_equal_to_the_store(module_of(EVERY).compute(frame, now=LATER), checked(frame), tmp_path)
+    frame = walked_market(5, NUM_ROWS).drop(index=range(350, 353))
+    assert_equal_to_the_store(module_of(EVERY).compute(frame, now=LATER), checked(frame, "ETHUSDT"), tmp_path)
 
 
 def test_other_series_and_tables_are_read_too(tmp_path: Path) -> None:
-    rng = np.random.default_rng(6)
-    frame = frame_of(rng)
-    bitcoin = frame_of(rng, 700).assign(open_time=frame["open_time"])
-    bitcoin = bitcoin.drop(index=[100])
+    frame = walked_market(6, NUM_ROWS)
+    bitcoin = walked_market(60, NUM_ROWS).drop(index=[100])
     names = ("close", "range_5", "BTCUSDT.close", "BTCUSDT.rolled_middle_3", "BTCUSDT.rsi")
     companions = Companions(covariate_inputs(names), in_memory={"BTCUSDT": bitcoin})
-    joined = companions.joined(checked(frame))
+    joined = companions.joined(checked(frame, "ETHUSDT"))
     inputs = module_of(names).compute(frame, {"BTCUSDT": bitcoin}, now=LATER)
     assert_equal_to_the_store(inputs, joined, tmp_path)
     module = module_of(("close", "csv.rate"))
@@ -124,7 +99,7 @@ def test_every_shipped_profile_has_a_file_that_imports_numpy_and_pandas_alone() 
 
 
 def test_open_times_may_be_text_times_or_numbers_and_rows_in_any_order() -> None:
-    frame = frame_of(np.random.default_rng(7))
+    frame = walked_market(7, NUM_ROWS)
     module = module_of(("close", "day_sin_1"))
     expected = module.compute(frame, now=LATER)
     times = pd.to_datetime(frame["open_time"], unit="s", utc=True)
@@ -138,7 +113,7 @@ def test_open_times_may_be_text_times_or_numbers_and_rows_in_any_order() -> None
 
 
 def test_a_candle_that_is_open_is_left_out() -> None:
-    frame = frame_of(np.random.default_rng(8))
+    frame = walked_market(8, NUM_ROWS)
     newest = pd.Timestamp(int(frame["open_time"].iloc[-1]), unit="s", tz="UTC")
     module = module_of(("close",))
     assert module.compute(frame, now=newest).index[-1] == newest - pd.Timedelta(minutes=15)
@@ -158,12 +133,12 @@ def test_a_candle_that_is_open_is_left_out() -> None:
 )
 def test_candles_that_cannot_be_used_are_refused(change: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        module_of(("close",)).compute(change(frame_of(np.random.default_rng(9))), now=LATER)
+        module_of(("close",)).compute(change(walked_market(9, NUM_ROWS)), now=LATER)
 
 
 def test_outputs_become_a_table_of_the_coming_bars() -> None:
     module = module_of(("close",))
-    inputs = module.compute(frame_of(np.random.default_rng(10)), now=LATER)
+    inputs = module.compute(walked_market(10, NUM_ROWS), now=LATER)
     assert module.window(inputs).shape == (1, 20, 1)
     outputs: dict[str, Any] = {}
     for task, definition in TASKS.items():

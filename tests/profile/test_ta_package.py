@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ta.momentum import RSIIndicator, StochasticOscillator
 from ta.trend import ADXIndicator
 from ta.volatility import AverageTrueRange
+from walked_market import checked, rows_by_time, walked_market
 
 from v8.base.errors import DataError
 from v8.data.feature_store import FeatureStore
 from v8.data.features import FeatureTable, compute_table
-from v8.data.market.candles import Candles
-from v8.data.market.checks import check_candles
-from v8.data.market.series import Series
 from v8.profile.formulas import Kind
 from v8.profile.indicators import FEATURES, ancestry, check_columns, plain_names, warmup_bars
 from v8.profile.ta_features import RefusedError, outputs, package_feature, read_name, suggestion
 
 NUM_ROWS = 440
+SIZES = (1e-4, 0.003, 0.03)
 SEEDS = st.integers(0, 2**32 - 1)
 
 LOOK_AHEAD = {"kst", "kst_sig", "kst_diff"}
@@ -51,37 +48,9 @@ SOME = (
 )
 
 
-def random_frame(seed: int, num_rows: int = NUM_ROWS) -> pd.DataFrame:
-    """Return a walk with quiet and wild stretches."""
-    rng = np.random.default_rng(seed)
-    size = np.repeat(rng.choice([1e-4, 0.003, 0.03], size=num_rows // 20 + 1), 20)[:num_rows]
-    close = rng.choice([1e-5, 1.0, 1e5]) * np.exp(np.cumsum(rng.normal(0, 1, num_rows) * size))
-    opened = np.concatenate([close[:1], close[:-1]])
-    reach = rng.uniform(0, 1, (2, num_rows)) * size
-    return pd.DataFrame(
-        {
-            "open_time": (1_700_000_100 + 900 * np.arange(num_rows)) * 1000,
-            "open": opened,
-            "high": np.maximum(opened, close) * (1 + reach[0]),
-            "low": np.minimum(opened, close) * (1 - reach[1]),
-            "close": close,
-            "volume": rng.gamma(2.0, 10.0, num_rows),
-        }
-    )
-
-
-def checked(frame: pd.DataFrame) -> Candles:
-    return check_candles(frame, Series("BTCUSDT", "15m"), source="demo")
-
-
-def by_time(table: FeatureTable) -> Mapping[int, bytes]:
-    rows = table.select(table.columns)
-    return {int(time): row.tobytes() for time, row in zip(table.open_time_s, rows, strict=True)}
-
-
 def assert_agree(one: FeatureTable, other: FeatureTable, num_shared: int) -> None:
-    first = by_time(one)
-    second = by_time(other)
+    first = rows_by_time(one)
+    second = rows_by_time(other)
     shared = first.keys() & second.keys()
     assert len(shared) == num_shared
     assert [time for time in shared if first[time] != second[time]] == []
@@ -112,7 +81,7 @@ def test_an_output_is_a_feature_or_refused_with_its_reason(name: str) -> None:
 @settings(max_examples=8)
 @given(seed=SEEDS, cut=st.integers(1, 120), end=st.integers(320, NUM_ROWS))
 def test_a_candle_has_one_value_wherever_its_table_begins_and_ends(seed: int, cut: int, end: int) -> None:
-    frame = random_frame(seed)
+    frame = walked_market(seed, NUM_ROWS, sizes=SIZES)
     warmup = warmup_bars(SOME)
     whole = compute_table(checked(frame), SOME)
     part = compute_table(checked(frame[cut:end]), SOME)
@@ -122,11 +91,11 @@ def test_a_candle_has_one_value_wherever_its_table_begins_and_ends(seed: int, cu
 @settings(max_examples=8)
 @given(seed=SEEDS, cut=st.integers(200, NUM_ROWS - 1))
 def test_a_later_candle_changes_no_earlier_value(seed: int, cut: int) -> None:
-    frame = random_frame(seed)
-    changed = random_frame(seed)
+    frame = walked_market(seed, NUM_ROWS, sizes=SIZES)
+    changed = walked_market(seed, NUM_ROWS, sizes=SIZES)
     changed.loc[cut:, ["open", "high", "low", "close"]] *= 1.7
-    before, after = (by_time(compute_table(checked(each), SOME)) for each in (frame, changed))
-    times = [int(time // 1000) for time in frame["open_time"]]
+    before, after = (rows_by_time(compute_table(checked(each), SOME)) for each in (frame, changed))
+    times = frame["open_time"].tolist()
     same = [before[time] == after[time] for time in times if time in before]
     first = cut - warmup_bars(SOME)
     assert all(same[: max(0, first)])
@@ -135,7 +104,7 @@ def test_a_later_candle_changes_no_earlier_value(seed: int, cut: int) -> None:
 
 
 def test_values_are_those_of_the_package_on_all_history() -> None:
-    frame = random_frame(3, 1_000)
+    frame = walked_market(3, 1_000, sizes=SIZES)
     candles = {name: frame[name] for name in ("open", "high", "low", "close", "volume")}
     high = candles["high"]
     low = candles["low"]
@@ -212,7 +181,7 @@ def test_a_name_without_its_prefix_is_found_in_the_package() -> None:
 
 
 def test_a_flat_market_has_no_value_unless_the_last_one_is_asked_for() -> None:
-    frame = random_frame(2)
+    frame = walked_market(2, NUM_ROWS, sizes=SIZES)
     frame.loc[300:360, ["open", "high", "low", "close"]] = frame.loc[299, "close"]
     candles = checked(frame)
     with pytest.raises(DataError, match=r"features of BTCUSDT-15m: .*got others in ta.stoch"):
@@ -231,7 +200,7 @@ def test_the_version_of_the_package_is_part_of_what_a_column_means() -> None:
 
 
 def test_a_file_with_columns_of_the_package_is_read_without_examining_them(tmp_path: Path) -> None:
-    candles = checked(random_frame(5))
+    candles = checked(walked_market(5, NUM_ROWS, sizes=SIZES))
     store = FeatureStore(tmp_path)
     store.table(candles, ["close", "ta.cci(window=23)"])
     package_feature.cache_clear()

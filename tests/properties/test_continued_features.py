@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import pandas as pd
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from walked_market import BAR_S, checked, walked_market
 
 from v8.data.features import Chunks, compute_columns
 from v8.data.market.candles import Candles
-from v8.data.market.checks import check_candles
-from v8.data.market.series import Series
 from v8.profile.indicators import FEATURES, Feature, Formula, Kind
 
 NUM_ROWS = 620
@@ -21,23 +19,10 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 
 def random_candles(seed: int, holes: list[int]) -> Candles:
-    """Return a walk with quiet, wild and dead stretches, and with holes."""
-    rng = np.random.default_rng(seed)
-    stretch = np.repeat(rng.choice([0.0, 1e-4, 0.03], size=NUM_ROWS // 20), 20)
-    close = rng.choice([1e-5, 1.0, 1e5]) * np.exp(np.cumsum(rng.normal(0, 1, NUM_ROWS) * stretch))
-    opened = np.concatenate([close[:1], close[:-1]])
-    bars = np.arange(NUM_ROWS) + np.searchsorted(sorted(holes), np.arange(NUM_ROWS), side="right")
-    frame = pd.DataFrame(
-        {
-            "open_time": (1_700_000_100 + 900 * bars) * 1000,
-            "open": opened,
-            "high": np.maximum(opened, close) * (1 + rng.uniform(0, 0.01, NUM_ROWS) * (stretch > 0)),
-            "low": np.minimum(opened, close) * (1 - rng.uniform(0, 0.01, NUM_ROWS) * (stretch > 0)),
-            "close": close,
-            "volume": rng.gamma(2.0, 10.0, NUM_ROWS) * (stretch > 0),
-        }
-    )
-    return check_candles(frame, Series("BTCUSDT", "15m"), source="demo")
+    """Return a walk with holes before some rows."""
+    frame = walked_market(seed, NUM_ROWS)
+    frame["open_time"] += BAR_S * np.searchsorted(sorted(holes), np.arange(NUM_ROWS), side="right")
+    return checked(frame)
 
 
 def gone_on(known: dict[str, Chunks], grown: Candles, names: Sequence[str]) -> dict[str, Chunks]:

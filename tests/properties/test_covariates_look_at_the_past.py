@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,23 +10,18 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from walked_market import BAR_S, START_S, checked, rows_by_time, walked_market
 
 from v8.data.feature_store import FeatureStore
 from v8.data.features import FeatureTable, compute_table
 from v8.data.market.candles import Candles
-from v8.data.market.checks import check_candles
 from v8.data.market.companions import Companions
-from v8.data.market.series import Series
 from v8.profile.columns import OHLCV, neighbours
 from v8.profile.indicators import FEATURES, covariate_inputs
 from v8.profile.settings import TableSettings
 
 NUM_ROWS = 420
-START_S = 1_700_000_100
-BAR_S = 900
 SEEDS = st.integers(0, 2**32 - 1)
-OWN = Series("ETHUSDT", "15m")
-OTHER = Series("BTCUSDT", "15m")
 TABLE = TableSettings(
     file="rates.csv", time="time", columns=("rate",), available_after_s=600, max_age_s=86_400
 )
@@ -36,21 +31,7 @@ SOME = ("close", "rsi", "csv.rate", "BTCUSDT.close", "BTCUSDT.rsi", "BTCUSDT.roc
 
 def random_market(seed: int) -> pd.DataFrame:
     """Return a walk with quiet and wild stretches."""
-    rng = np.random.default_rng(seed)
-    stretch = np.repeat(rng.choice([1e-4, 0.03], size=NUM_ROWS // 20), 20)
-    close = 100.0 * np.exp(np.cumsum(rng.normal(0, 1, NUM_ROWS) * stretch))
-    opened = np.concatenate([close[:1], close[:-1]])
-    reach = rng.uniform(0, 0.01, (2, NUM_ROWS))
-    return pd.DataFrame(
-        {
-            "open_time": (START_S + BAR_S * np.arange(NUM_ROWS)) * 1000,
-            "open": opened,
-            "high": np.maximum(opened, close) * (1 + reach[0]),
-            "low": np.minimum(opened, close) * (1 - reach[1]),
-            "close": close,
-            "volume": rng.gamma(2.0, 10.0, NUM_ROWS),
-        }
-    )
+    return walked_market(seed, NUM_ROWS, price=100.0, sizes=(1e-4, 0.03))
 
 
 def random_table(seed: int) -> pd.DataFrame:
@@ -60,26 +41,17 @@ def random_table(seed: int) -> pd.DataFrame:
     return pd.DataFrame({"time": times, "rate": rng.normal(0, 1e-4, len(times))})
 
 
-def checked(frame: pd.DataFrame, series: Series) -> Candles:
-    return check_candles(frame, series, source="demo")
-
-
 def joined(own: pd.DataFrame, other: pd.DataFrame, table: pd.DataFrame, names: tuple[str, ...]) -> Candles:
     covariates: dict[str, object] = {"rates.csv": table}
     if neighbours(names):  # what is never read is refused
-        covariates["BTCUSDT"] = checked(other, OTHER)
-    return Companions(covariate_inputs(names), [TABLE], covariates).joined(checked(own, OWN))
-
-
-def by_time(table: FeatureTable) -> Mapping[int, bytes]:
-    rows = table.select(table.columns)
-    return {int(time): row.tobytes() for time, row in zip(table.open_time_s, rows, strict=True)}
+        covariates["BTCUSDT"] = checked(other)
+    return Companions(covariate_inputs(names), [TABLE], covariates).joined(checked(own, "ETHUSDT"))
 
 
 def differing(before: FeatureTable, after: FeatureTable) -> list[int]:
     """Return the open times of rows that are not the same in both."""
-    one = by_time(before)
-    other = by_time(after)
+    one = rows_by_time(before)
+    other = rows_by_time(after)
     assert one.keys() == other.keys()
     return [time for time in one if one[time] != other[time]]
 
@@ -127,7 +99,7 @@ def test_g3_what_is_known_of_all_is_the_start_of_the_whole_table(seed: int, num_
     whole = compute_table(joined(own, other, table, NAMES), NAMES)
     start = compute_table(joined(own[:num_known], other[:num_known], known, NAMES), NAMES)
     assert len(start) == len(whole) - (NUM_ROWS - num_known)
-    assert list(by_time(whole).items())[: len(start)] == list(by_time(start).items())
+    assert list(rows_by_time(whole).items())[: len(start)] == list(rows_by_time(start).items())
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 10])
@@ -136,16 +108,16 @@ def test_g3_a_target_moved_into_a_covariate_is_found_by_what_is_known_of_all(ahe
 
     def block(own: pd.DataFrame) -> pd.DataFrame:
         ranges = np.log(own["high"] / own["low"])
-        frame = pd.DataFrame({"time": own["open_time"] // 1000, "rate": ranges.shift(-ahead)})
+        frame = pd.DataFrame({"time": own["open_time"], "rate": ranges.shift(-ahead)})
         return frame.dropna()
 
     own = random_market(1)
     other = random_market(2)
     num_known = 350
     names = ("close", "csv.rate")
-    whole = by_time(compute_table(joined(own, other, block(own), names), names))
+    whole = rows_by_time(compute_table(joined(own, other, block(own), names), names))
     known = own[:num_known]
-    start = by_time(compute_table(joined(known, other[:num_known], block(known), names), names))
+    start = rows_by_time(compute_table(joined(known, other[:num_known], block(known), names), names))
     found = [time for time, row in start.items() if row != whole[time]]
     assert found == [START_S + BAR_S * row for row in range(num_known - ahead, num_known)]
 

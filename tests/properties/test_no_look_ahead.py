@@ -3,47 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from walked_market import PRICES, checked, walked_market
 
 from v8.data.features import FeatureTable, compute_table
-from v8.data.market.candles import Candles
-from v8.data.market.checks import check_candles
-from v8.data.market.series import Series
 from v8.profile.columns import OHLCV
 from v8.profile.indicators import FEATURES, warmup_bars
 
 NUM_ROWS = 520
-START_S = 1_700_000_100
-PRICES = st.sampled_from([1e-5, 1.0, 1e5])
 SEEDS = st.integers(0, 2**32 - 1)
 EVERY = tuple(FEATURES)
 BOUNDS = {"day": (-1, 1), "week": (-1, 1), "move": (0, 6), "rolled": (0, 10), "range": (0, np.inf)}
 BOUNDS |= {"realised": (0, np.inf)}
-
-
-def random_market(seed: int, price: float) -> pd.DataFrame:
-    """Return a walk with quiet, wild and dead stretches."""
-    rng = np.random.default_rng(seed)
-    stretch = np.repeat(rng.choice([0.0, 1e-4, 0.03], size=NUM_ROWS // 20), 20)
-    close = price * np.exp(np.cumsum(rng.normal(0, 1, NUM_ROWS) * stretch))
-    opened = np.concatenate([close[:1], close[:-1]])
-    reach = rng.uniform(0, 0.01, (2, NUM_ROWS)) * (stretch > 0)
-    return pd.DataFrame(
-        {
-            "open_time": (START_S + 900 * np.arange(NUM_ROWS)) * 1000,
-            "open": opened,
-            "high": np.maximum(opened, close) * (1 + reach[0]),
-            "low": np.minimum(opened, close) * (1 - reach[1]),
-            "close": close,
-            "volume": rng.gamma(2.0, 10.0, NUM_ROWS) * (stretch > 0),
-        }
-    )
-
-
-def checked(frame: pd.DataFrame) -> Candles:
-    return check_candles(frame, Series("BTCUSDT", "15m"), source="demo")
 
 
 def assert_rows_equal(one: FeatureTable, other: FeatureTable, num_rows: int) -> None:
@@ -57,11 +29,11 @@ def assert_rows_equal(one: FeatureTable, other: FeatureTable, num_rows: int) -> 
 
 
 @settings(deadline=None, max_examples=50)
-@given(seed=SEEDS, price=PRICES, cut=st.integers(260, NUM_ROWS - 1))
+@given(seed=SEEDS, price=st.sampled_from(PRICES), cut=st.integers(260, NUM_ROWS - 1))
 def test_g3_a_changed_future_leaves_earlier_rows_bit_identical(seed: int, price: float, cut: int) -> None:
-    frame = random_market(seed, price)
+    frame = walked_market(seed, NUM_ROWS, price=price)
     changed = frame.copy()
-    other = random_market(seed + 1, 2 * price)
+    other = walked_market(seed + 1, NUM_ROWS, price=2 * price)
     changed.loc[cut:, list(OHLCV)] = other.loc[cut:, list(OHLCV)]
     known = cut - warmup_bars(EVERY)
     before = compute_table(checked(frame), EVERY)
@@ -73,11 +45,11 @@ def test_g3_a_changed_future_leaves_earlier_rows_bit_identical(seed: int, price:
 
 
 @settings(deadline=None, max_examples=50)
-@given(seed=SEEDS, price=PRICES, num_known=st.integers(241, NUM_ROWS))
+@given(seed=SEEDS, price=st.sampled_from(PRICES), num_known=st.integers(241, NUM_ROWS))
 def test_g3_the_table_of_the_first_candles_is_the_start_of_the_whole_table(
     seed: int, price: float, num_known: int
 ) -> None:
-    frame = random_market(seed, price)
+    frame = walked_market(seed, NUM_ROWS, price=price)
     whole = compute_table(checked(frame), EVERY)
     start = compute_table(checked(frame[:num_known]), EVERY)
     assert len(start) == num_known - warmup_bars(EVERY)
@@ -87,7 +59,7 @@ def test_g3_the_table_of_the_first_candles_is_the_start_of_the_whole_table(
 @settings(deadline=None, max_examples=50)
 @given(seed=SEEDS, hole=st.integers(200, 260), num_missing=st.integers(1, 10), cut=st.integers(512, NUM_ROWS))
 def test_g3_holds_across_holes(seed: int, hole: int, num_missing: int, cut: int) -> None:
-    frame = random_market(seed, 1.0).drop(range(hole, hole + num_missing))
+    frame = walked_market(seed, NUM_ROWS, price=1.0).drop(range(hole, hole + num_missing))
     start = frame[frame.index < cut]
     whole = compute_table(checked(frame), EVERY)
     first = compute_table(checked(start), EVERY)
@@ -96,9 +68,9 @@ def test_g3_holds_across_holes(seed: int, hole: int, num_missing: int, cut: int)
 
 
 @settings(deadline=None, max_examples=50)
-@given(seed=SEEDS, price=PRICES)
+@given(seed=SEEDS, price=st.sampled_from(PRICES))
 def test_every_feature_of_every_market_is_finite(seed: int, price: float) -> None:
-    table = compute_table(checked(random_market(seed, price)), EVERY)
+    table = compute_table(checked(walked_market(seed, NUM_ROWS, price=price)), EVERY)
     assert np.isfinite(table.select(table.columns)).all()
     assert (table.column("bb_lower") <= table.column("bb_upper")).all()
     assert ((table.column("rsi") >= 0) & (table.column("rsi") <= 100)).all()
