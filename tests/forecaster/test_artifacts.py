@@ -9,10 +9,9 @@ import pytest
 from tiny_profiles import tiny_profile
 
 from v8.base.errors import ArtifactError, DataError, ProfileError, StorageError
-from v8.base.storage import FolderLock, digest_file, write_json
+from v8.base.storage import FolderLock, write_json
 from v8.data.market.candles import CandlePin
 from v8.data.market.series import Series
-from v8.forecaster.forecaster import Forecaster
 from v8.profile.profile import Profile
 from v8.runs.run_folder import RUN_FORMAT, RunFolder, RunRecord, SeriesState, locate_run, read_run
 
@@ -254,59 +253,3 @@ def test_runs_of_a_profile_whose_name_ends_in_a_number_are_not_taken_over(tmp_pa
     with RunFolder(tmp_path / "tiny-2", started(tiny_profile(name="tiny-2"))):
         pass
     assert locate_run(tmp_path, "tiny", is_fresh=False).name == "tiny"
-
-
-MOMENT = "2024-01-01T00:00:00+00:00"
-SPAN = {"rows": [0, 9], "first_open": MOMENT, "last_open": MOMENT, "num_windows": 1}
-METADATA = {
-    "format": 2,
-    "series": "BTCUSDT-15m",
-    "created_at": MOMENT,
-    "is_demo_market": False,
-    "candles": {
-        "source": "files",
-        "first_open": MOMENT,
-        "last_open": MOMENT,
-        "num_bars": 9,
-        "digest": "0" * 64,
-    },
-    "profile": {"name": "tiny"},
-    "profile_digest": "0" * 64,
-    "features": [{"name": "close", "definition": "close: the close"}],
-    "lookback_bars": 2,
-    "horizon_bars": 1,
-    "bar_s": 900,
-    "tasks": {"ohlc": {"columns": ["open", "high", "low", "close"], "unit": "quote currency"}},
-    "split": {"train": SPAN, "validation": SPAN, "test": SPAN},
-    "num_parameters": 1,
-    "training": {"precision": "float32", "device": "cpu", "best_epoch": 0, "epochs_run": 0},
-    "seconds": {},
-    "versions": {"v8": "0.1.0", "keras": "3.15.1"},
-    "machine": {"cpu": "a processor", "num_cores": 2},
-}
-"""Around any model file."""
-
-
-def artefact(folder: Path, model: bytes) -> Path:
-    """Write an artefact around a model file."""
-    folder.mkdir()
-    (folder / "model.keras").write_bytes(model)
-    digest = digest_file(folder / "model.keras")
-    write_json(folder / "metadata.json", METADATA | {"model_sha256": digest})
-    return folder
-
-
-def test_a_legacy_h5_file_is_refused(tmp_path: Path) -> None:
-    folder = artefact(tmp_path / "bad", b"\x89HDF\r\n\x1a\n" + bytes(100))
-    with pytest.raises(ArtifactError, match="native Keras file"):
-        Forecaster.load(folder)
-
-
-def test_a_model_that_is_not_the_recorded_one_is_refused(tmp_path: Path) -> None:
-    folder = artefact(tmp_path / "bad", b"one")
-    (folder / "model.keras").write_bytes(b"two")
-    with pytest.raises(ArtifactError, match=r"model\.keras: .* sha256 .*got a file with sha256"):
-        Forecaster.load(folder)
-    (folder / "model.keras").unlink()
-    with pytest.raises(ArtifactError, match="got no such file"):
-        Forecaster.load(folder)

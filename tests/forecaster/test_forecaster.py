@@ -309,18 +309,22 @@ def test_a_frame_without_times_is_refused_and_one_without_an_unused_volume_is_no
 
 
 @pytest.mark.tf
-def test_what_an_exchange_library_returns_is_read_as_a_frame(loaded: Forecaster, raw: pd.DataFrame) -> None:
-    expected = loaded.predict(raw)
-    rows = raw[["open_time", "open", "high", "low", "close", "volume"]].to_numpy().tolist()
-    for given in (rows, raw.to_dict("records"), raw.to_dict("list")):
-        pd.testing.assert_frame_equal(loaded.predict(given), expected)
-
-
-@pytest.mark.tf
 @pytest.mark.parametrize("shape", [(20, 12), (1, 19, 12)])
 def test_windows_of_another_shape_are_refused(shape: tuple[int, ...], loaded: Forecaster) -> None:
     with pytest.raises(DataError, match=r"windows have the shape \(N, 20 bars, 12 features\)"):
         loaded.forecast(np.ones(shape, np.float32))
+
+
+@pytest.mark.tf
+def test_a_model_that_is_not_the_recorded_one_is_refused(tmp_path: Path, trained_run: Any) -> None:
+    folder = tmp_path / "bad"
+    shutil.copytree(trained_run.folder, folder)
+    (folder / "model.keras").write_bytes(b"another")
+    with pytest.raises(ArtifactError, match=r"model\.keras: .* sha256 .*got a file with sha256"):
+        Forecaster.load(folder)
+    (folder / "model.keras").unlink()
+    with pytest.raises(ArtifactError, match="got no such file"):
+        Forecaster.load(folder)
 
 
 ONE_TASK = {"columns": ["open"], "unit": "quote currency"}

@@ -145,14 +145,3 @@ def test_rolled_columns_are_the_naive_bands_around_the_close(market: pd.DataFram
         np.testing.assert_allclose(columns[f"rolled_middle_{step}"][rows], middle, rtol=1e-9, atol=1e-11)
         reach = np.minimum((upper - lower)[:, step - 1] / 4 / unit, 10)
         np.testing.assert_allclose(columns[f"rolled_deviation_{step}"][rows], reach, rtol=1e-9)
-
-
-@pytest.mark.parametrize("cut", [1, 97, 300])
-def test_columns_of_ranges_are_the_same_bits_however_much_history_was_loaded(
-    cut: int, market: pd.DataFrame
-) -> None:
-    whole = compute(OF_RANGES, arrays(market))
-    late = compute(OF_RANGES, arrays(market[cut:]))
-    for name in OF_RANGES:
-        warmup = warmup_bars([name])
-        np.testing.assert_array_equal(late[name][warmup:], whole[name][cut + warmup :], err_msg=name)

@@ -42,18 +42,6 @@ def test_a_flat_window_has_exactly_no_deviation_even_after_a_wild_one() -> None:
     assert std[22:].tolist() == [0.0] * 6
 
 
-def test_windowed_formulas_do_not_depend_on_what_lies_before_their_window() -> None:
-    close = np.exp(np.cumsum(np.random.default_rng(1).normal(0, 0.01, 500)))
-    for first in (1, 7, 333):
-        np.testing.assert_array_equal(
-            formulas.close_moments(close, 20)[:, first + 19 :],
-            formulas.close_moments(close[first:], 20)[:, 19:],
-        )
-        np.testing.assert_array_equal(
-            formulas.moving_mean(close, 14)[first + 13 :], formulas.moving_mean(close[first:], 14)[13:]
-        )
-
-
 @pytest.mark.parametrize("num_rows", [1, 2, 13, 19])
 def test_less_rows_than_a_window_give_only_invalid_rows(num_rows: int) -> None:
     close = np.linspace(1.0, 2.0, num_rows)
@@ -62,27 +50,6 @@ def test_less_rows_than_a_window_give_only_invalid_rows(num_rows: int) -> None:
     assert np.isnan(formulas.roc(close, 20)).all()
     assert np.isnan(formulas.volume_norm(close, 20)).all()
     assert formulas.roc(close, 20).shape == formulas.atr(close, close, close, 20).shape == (num_rows,)
-
-
-def test_a_market_that_never_moved_has_an_rsi_of_fifty() -> None:
-    assert formulas.rsi(np.full(30, 5.0), 14).tolist() == [50.0] * 30
-
-
-def test_only_gains_give_an_rsi_of_hundred_and_only_losses_zero() -> None:
-    rising = np.arange(1.0, 31.0)
-    assert formulas.rsi(rising, 14)[1:].tolist() == [100.0] * 29
-    assert formulas.rsi(rising[::-1], 14)[1:].tolist() == [0.0] * 29
-
-
-def test_bands_that_coincide_put_the_close_in_their_middle() -> None:
-    moments = formulas.close_moments(np.full(25, 0.3), 20)
-    assert formulas.band_position(moments, 2.0)[19:].tolist() == [0.5] * 6
-
-
-def test_a_window_without_trades_counts_as_ordinary_volume() -> None:
-    # 20 bars without volume, then one with 8: its average is 8 / 20 = 0.4, and 8 / 0.4 = 20.
-    volume = np.concatenate([np.zeros(20), [8.0]])
-    assert formulas.volume_norm(volume, 20)[19:].tolist() == [1.0, 20.0]
 
 
 def test_true_range_counts_the_jump_from_the_previous_close() -> None:

@@ -233,14 +233,3 @@ def test_coming_bars_add_the_trace_of_their_covariances_to_a_window_s_variance(h
         covariance = np.zeros((20, 20))
         covariance[:step, :step] = np.minimum.outer(np.arange(1, step + 1), np.arange(1, step + 1))
         assert weight == pytest.approx(np.trace(centred @ covariance) / 19)
-
-
-def test_the_variance_expected_of_a_window_is_that_of_simulated_walks() -> None:
-    rng = np.random.default_rng(4)
-    known = np.cumsum(rng.normal(0, 1, 20))
-    known -= known[-1]
-    walks = np.cumsum(rng.normal(0, 0.7, (40_000, 8)), axis=1)
-    windows = np.concatenate([np.tile(known[8:], (40_000, 1)), walks], axis=1)
-    rolled = np.var(np.concatenate([known[8:], np.zeros(8)]), ddof=1)
-    expected = rolled + 0.49 * future_weights(8)[-1]
-    assert windows.var(axis=1, ddof=1).mean() == pytest.approx(expected, rel=0.02)

@@ -85,14 +85,6 @@ def test_offset_is_naive_times_one_constant_per_step_and_column(make_span, offse
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_a_baseline_does_not_read_the_actual_values_it_forecasts(make_market_span, name: str) -> None:
-    series = make_market_span()
-    other = series.told(actual={task: values * 2 for task, values in series.test.actual.items()})
-    for task, values in series.forecast(name).items():
-        np.testing.assert_array_equal(values, other.forecast(name)[task])
-
-
-@pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize("window", [0, 7, 39])
 def test_a_baseline_knows_nothing_of_later_bars(make_market_span, name: str, window: int) -> None:
     """Change every bar after a window's last known one: the forecast stays bit-identical."""

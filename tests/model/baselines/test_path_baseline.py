@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from v8.data.span import Span
 from v8.model.baselines.baselines import fit_range_paths
@@ -88,9 +87,3 @@ def test_wider_bars_make_wider_bands(make_market_span) -> None:
     forecast = fit_range_paths(series.train, series.scaling)
     calm, wild = (forecast(each.test)["volatility"] for each in (series, wider))
     assert (wild > calm).mean() > 0.95
-
-
-def test_a_market_without_ranges_stays_where_it_is(make_market_span) -> None:
-    span = make_market_span().recut(lambda column, values: np.full_like(values, 5.0)).forecast("range_paths")
-    np.testing.assert_allclose(span["bands"], 5.0, rtol=1e-12)
-    assert span["volatility"] == pytest.approx(0.0, abs=1e-9)

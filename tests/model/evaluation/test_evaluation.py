@@ -37,21 +37,14 @@ def flat_span(make_candles) -> Callable[[float, float], Any]:
 
 
 @pytest.mark.parametrize("name", INSTALLED)
-def test_a_baseline_evaluated_as_a_model_has_a_skill_of_exactly_zero_against_itself(
-    make_market_span, name: str
-) -> None:
-    span = make_market_span()
+def test_a_baseline_evaluated_as_a_model_equals_itself_exactly(make_market_span, name: str) -> None:
+    span = make_market_span(num_windows=60)
     evaluation = evaluate(replace(span, model=span.forecast(name)))
     for task in span.model:
-        assert evaluation.against(task, name).skill == 0.0
+        against = evaluation.against(task, name)
+        assert (against.skill, against.p_value, against.verdict) == (0.0, None, f"equals {name}")
         assert evaluation.relative_error(task, "rmse", name) == 1.0
         assert evaluation.error(task).by_step == evaluation.error(task, name).by_step
-
-
-def test_naive_evaluated_as_a_model_equals_naive_and_neither_beats_nor_loses(make_span) -> None:
-    span = make_span()
-    evaluation = evaluate(replace(span, model=span.forecast("naive")))
-    assert {evaluation.against(task).verdict for task in span.model} == {"equals naive"}
 
 
 def test_a_perfect_forecast_has_a_skill_of_one_and_every_direction_right(make_span) -> None:
@@ -137,14 +130,6 @@ def test_the_test_is_about_the_losses_the_leaderboard_averages(make_market_span)
             error = np.sqrt(np.mean(waves**2) / 240)
             assert test.standard_error == pytest.approx(error, rel=1e-9)
             assert evaluation.against(task, name).p_value == test.p_value
-
-
-@pytest.mark.parametrize("name", INSTALLED)
-def test_a_baseline_evaluated_as_a_model_has_no_p_value_against_itself(make_market_span, name: str) -> None:
-    span = make_market_span(num_windows=60)
-    evaluation = evaluate(replace(span, model=span.forecast(name)))
-    assert {evaluation.against(task, name).p_value for task in span.model} == {None}
-    assert Evaluation.from_json(json.loads(json.dumps(evaluation.to_json(), allow_nan=False))) == evaluation
 
 
 def test_what_follows_from_cells_counts_and_tests_stands_in_no_file(make_span) -> None:
@@ -248,12 +233,6 @@ def test_an_evaluation_survives_its_file_bit_for_bit(
     assert Evaluation.from_json(json.loads(text)) == evaluation
 
 
-def test_a_profile_with_candles_only_is_evaluated_on_candles_only(make_span) -> None:
-    evaluation = evaluate(make_span(tasks=("ohlc",)))
-    assert list(evaluation.tasks) == ["ohlc"]
-    assert Evaluation.from_json(evaluation.to_json()) == evaluation
-
-
 def test_float32_forecasts_as_models_give_them_are_evaluated(make_span) -> None:
     span = make_span()
     narrow = replace(span, model={task: values.astype(np.float32) for task, values in span.model.items()})
@@ -290,6 +269,7 @@ def test_float32_forecasts_as_models_give_them_are_evaluated(make_span) -> None:
         (("tasks", "bands", "significance"), {}),
         (("direction", 0, "num_effective"), 99.0),
         (("direction", 0, "num_effective"), -1.0),
+        (("tasks", "ohlc", "errors", "offset", "mae_price", "by_step_and_column", 0, 0), float("inf")),
     ],
 )
 def test_a_file_that_disagrees_with_its_own_errors_is_refused(make_span, path: tuple, value: object) -> None:
@@ -305,25 +285,6 @@ def test_a_file_that_disagrees_with_its_own_errors_is_refused(make_span, path: t
 def test_something_that_is_no_evaluation_is_refused(content: object) -> None:
     with pytest.raises(
         ArtifactError, match="the evaluation: this v8 reads evaluation format 7; got format None"
-    ):
-        Evaluation.from_json(content)
-
-
-def test_an_evaluation_of_the_first_format_is_refused(make_span) -> None:
-    content = {**evaluate(make_span()).to_json(), "format": 1}
-    with pytest.raises(
-        ArtifactError, match="the evaluation: this v8 reads evaluation format 7; got format 1"
-    ):
-        Evaluation.from_json(content)
-
-
-def test_infinite_errors_in_a_file_are_refused(make_span) -> None:
-    text = json.dumps(evaluate(make_span()).to_json())
-    content = json.loads(text)
-    content["tasks"]["ohlc"]["errors"]["offset"]["mae_price"]["by_step_and_column"][0][0] = float("inf")
-    with pytest.raises(
-        ArtifactError,
-        match=r"key tasks\.ohlc\.errors\.offset\.mae_price\.by_step_and_column\.0\.0: .*; got inf ",
     ):
         Evaluation.from_json(content)
 

@@ -95,12 +95,6 @@ def test_g8_errors_scale_with_the_price_and_errors_in_returns_do_not(
         assert after.rmse_return.overall == pytest.approx(before.rmse_return.overall, rel=1e-9)
 
 
-def test_g6_a_forecast_of_another_shape_is_not_measured(make_span) -> None:
-    span = make_span()
-    with pytest.raises(SeriesError, match=r"forecast of ohlc: .*\(7, 3, 4\); got the shape \(1, 3, 4\)"):
-        measure_errors(span.test, "ohlc", span.model["ohlc"][:1])
-
-
 @pytest.mark.parametrize("size", [1e120, np.inf, np.nan])
 def test_errors_too_large_to_square_are_refused(make_span, size: float) -> None:
     span = make_span().test

@@ -215,11 +215,6 @@ def test_corrected_p_values_are_the_smallest_levels_that_reject(p_values: list[f
     np.testing.assert_allclose([value for value in corrected if value is not None], expected, rtol=1e-12)
 
 
-def test_the_correction_does_not_depend_on_the_order() -> None:
-    assert corrected_p_values([0.5, 0.001, 0.03]) == pytest.approx([0.5, 0.003, 0.045])
-    assert corrected_p_values([]) == []
-
-
 @pytest.mark.parametrize("bad", [-0.1, 0.0, float("nan"), float("inf")])
 def test_a_standard_error_out_of_range_is_no_test(bad: float) -> None:
     content = asdict(Significance(0.1, 0.2, 100, 9)) | {"standard_error": bad}

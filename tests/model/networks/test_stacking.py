@@ -288,31 +288,19 @@ def test_masks_are_uniform_and_uncorrelated():
     assert np.abs(np.corrcoef(flat) - np.eye(64)).max() < 0.078
 
 
-def test_a_layer_without_a_twin_is_refused_by_name():
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (L.Conv1D(4, 3, name="odd"), r"odd: .*; got Conv1D"),
+        (L.LSTM(4, recurrent_dropout=0.1, name="odd"), r"odd: .* recurrent_dropout = 0; got 0\.1"),
+        (L.LayerNormalization(axis=1, name="odd"), r"odd: .* LayerNormalization .*; got \[1\]"),
+        (lambda x: ops.take(x, [0], axis=1), r"operation without axes, .*; got Take with axis = 1"),
+    ],
+)
+def test_what_has_no_twin_is_refused_by_name(make, words):
     x = keras.Input((STEPS, CHANNELS))
-    model = keras.Model(x, L.Conv1D(4, 3, name="odd")(x))
-    with pytest.raises(ValueError, match=r"odd: .*; got Conv1D"):
-        fleet_of([model, model])
-
-
-def test_an_option_without_support_is_refused_by_name():
-    x = keras.Input((STEPS, CHANNELS))
-    model = keras.Model(x, L.LSTM(4, recurrent_dropout=0.1, name="odd")(x))
-    with pytest.raises(ValueError, match=r"odd: .* recurrent_dropout = 0; got 0\.1"):
-        fleet_of([model, model])
-
-
-def test_a_normalization_over_other_axes_than_the_last_is_refused():
-    x = keras.Input((STEPS, CHANNELS))
-    model = keras.Model(x, L.LayerNormalization(axis=1, name="odd")(x))
-    with pytest.raises(ValueError, match=r"odd: .* LayerNormalization .*; got \[1\]"):
-        fleet_of([model, model])
-
-
-def test_an_operation_along_an_axis_counted_from_the_first_is_refused():
-    x = keras.Input((STEPS, CHANNELS))
-    model = keras.Model(x, ops.take(x, [0], axis=1))
-    with pytest.raises(ValueError, match=r"operation without axes, .*; got Take with axis = 1"):
+    model = keras.Model(x, make(x))
+    with pytest.raises(ValueError, match=words):
         fleet_of([model, model])
 
 
