@@ -26,6 +26,7 @@ Shape legend: B batch, M model, T lookback, F features, H horizon, C columns of 
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import count
 from typing import Any, Final
 
@@ -349,25 +350,7 @@ def _cell(
     def outputs_like(_: Tensor, state_U: Tensor) -> Tensors:
         return ops.stack([state_U] * num_slopes), state_U
 
-    def backward_in_trips(
-        saved: Tensors,
-        before_TU: Tensor,
-        after_TU: Sequence[Tensor],
-        recurrent: Tensor,
-        go_backwards: bool,
-        *,
-        products: Products,
-    ) -> Gradients:
-        return backward(
-            saved,
-            before_TU,
-            after_TU,
-            recurrent,
-            go_backwards,
-            products=products,
-            steps_per_trip=steps_per_trip,
-        )
-
+    backward_in_trips = partial(backward, steps_per_trip=steps_per_trip)
     return Cell(cell.num_states, forward, backward_in_trips, outputs_like, steps_per_trip)
 
 
