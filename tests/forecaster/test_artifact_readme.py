@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from described_models import described_features
 from float32_steps import assert_within_steps
 
 from v8.base.arrays import MAX_STEPS
 from v8.forecaster.forecaster import Forecaster
 from v8.forecaster.metadata import checked_metadata
 from v8.forecaster.series_artifact import artifact_readme as readme_of
-from v8.profile.indicators import definitions
 
 pytestmark = pytest.mark.tf
 
@@ -183,8 +183,8 @@ def test_it_tells_what_a_model_reads_beside_its_candles(metadata: dict[str, Any]
     table = {"file": "funding.csv", "time": "at", "columns": ["rate"], "available_after_s": 60}
     profile = metadata["profile"] | {"covariates": [table | {"max_age_s": 43_200}]}
     names = ["BTCUSDT.range_20", "csv.rate"]
-    features = [{"name": name, "definition": definitions([name])[name]} for name in names]
-    readme = artifact_readme(metadata | {"profile": profile, "features": [*metadata["features"], *features]})
+    features = [*metadata["features"], *described_features(names)]
+    readme = artifact_readme(metadata | {"profile": profile, "features": features})
     assert "- `BTCUSDT`: its 15m candles" in readme and "\n- `funding.csv`, " in readme
     assert re.search("times in `at`, `rate`. .* 60 s ", readme)
     assert 'forecaster.predict(candles, covariates={"BTCUSDT": ..., "funding.csv": ...})' in readme

@@ -12,9 +12,11 @@ import keras
 import numpy as np
 import pandas as pd
 import pytest
+from described_models import described_features
 from evaluating import evaluate
 from float32_steps import assert_same_frames
 from renamed_models import name_model
+from tiny_profiles import tiny_profile
 from typer.testing import CliRunner
 
 from v8.base.errors import ArtifactError, DataError
@@ -328,7 +330,7 @@ def test_a_model_that_is_not_the_recorded_one_is_refused(tmp_path: Path, trained
 
 
 ONE_TASK = {"columns": ["open"], "unit": "quote currency"}
-ASTROLOGY = {"name": "astrology", "definition": "astrology: the stars"}
+ASTROLOGY = described_features(["close"])[0] | {"name": "astrology"}
 
 
 def changed_copy(folder: Path, target: Path, **changes: Any) -> Path:
@@ -372,12 +374,15 @@ def test_the_tables_that_metadata_tell_of_are_needed_beside_the_candles(
     tmp_path: Path, trained_run: Any, loaded: Forecaster, raw: pd.DataFrame
 ) -> None:
     table = {"file": "rates.csv", "time": "time", "columns": ["rate"], "available_after_s": 0, "max_age_s": 1}
-    profile = {"name": "tiny", "covariates": [table]}
+    profile = loaded.metadata["profile"] | {"covariates": [table]}
     copy = Forecaster.load(changed_copy(trained_run.folder, tmp_path / "copy", profile=profile))
     assert copy.companions()
     assert not loaded.companions()
     with pytest.raises(DataError, match=r"rates\.csv: .*columns time, rate"):
         copy.predict(raw, covariates={"rates.csv": pd.DataFrame({"time": [1_700_000_000]})})
+
+
+TINY = tiny_profile().model_dump(mode="json")
 
 
 @pytest.mark.tf
@@ -386,9 +391,9 @@ def test_the_tables_that_metadata_tell_of_are_needed_beside_the_candles(
     [
         ({"bar_s": 60}, r"a contradiction in bar_s\."),
         ({"series": "BTCUSDT-1h"}, r"a contradiction in bar_s\."),
-        ({"profile": {"name": "tiny", "lookback_bars": 7}}, r"a contradiction in profile\.lookback_bars\."),
-        ({"profile": {"name": "tiny", "features": ["close"]}}, r"a contradiction in profile\.features\."),
-        ({"profile": {"name": "../x"}}, r"key profile\.name: must be as v8 wrote it"),
+        ({"profile": TINY | {"lookback_bars": 7}}, r"a contradiction in profile\.lookback_bars"),
+        ({"profile": TINY | {"features": ["close"]}}, r"a contradiction in profile\.features\."),
+        ({"profile": TINY | {"name": "../x"}}, r"key profile\.name: must be as v8 wrote it"),
         ({"profile": "tiny"}, r"key profile: "),
     ],
 )

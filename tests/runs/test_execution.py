@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from described_models import MACHINE, described_features, described_training
 from evaluating import evaluate_arrays
 from full_disk import file_limit
 from outputs import write_outputs
@@ -125,17 +126,17 @@ def hollow_metadata(job: Job, model_sha256: str) -> dict[str, Any]:
         },
         "profile": profile.model_dump(mode="json"),
         "profile_digest": profile.digest,
-        "features": [{"name": name, "definition": "hollow"} for name in profile.features],
+        "features": described_features(profile.features),
         "lookback_bars": profile.lookback_bars,
         "horizon_bars": profile.horizon_bars,
         "bar_s": job.series.bar_s,
         "tasks": {"ohlc": {"columns": ["open", "high", "low", "close"], "unit": "price"}},
         "split": {"train": span, "validation": span, "test": span},
         "num_parameters": 0,
-        "training": {"precision": "float32", "device": "CPU:0", "best_epoch": 1, "epochs_run": 1},
+        "training": described_training(best_epoch=1, epochs_run=1),
         "seconds": {"train": 1.0},
         "versions": {"v8": "1", "keras": "3"},
-        "machine": {"cpu": "hollow", "num_cores": 1},
+        "machine": MACHINE,
         "model_sha256": model_sha256,
         "evaluation": evaluation.to_json(),
     }

@@ -363,7 +363,7 @@ class Forecaster:
 
         Returns:
             Per feature its distance from the range, divided by the width of the range, unitless; None if the
-            model is of an older version that did not record the ranges.
+            model reads prices alone.
         """
         names = tuple(self.about.value_ranges)
         return self._distances(compute_table(candles, names)) if names else None

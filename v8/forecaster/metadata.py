@@ -92,15 +92,15 @@ class CandlesInfo(CandlePin):
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureInfo:
-    """A feature and how it is computed; fields with a default are missing in files of older versions."""
+    """A feature and how it is computed."""
 
     __pydantic_config__: ClassVar = _STRICT
 
     name: ColumnName
-    kind: Plain | None = None  # what kind of number it is, which says how it is scaled
+    kind: Plain  # what kind of number it is, which says how it is scaled
     definition: Plain  # a sentence
-    digest: str | None = None  # of the code that computes it
-    value_range: tuple[Number, Number] | None = None
+    digest: str  # of the code that computes it
+    value_range: tuple[Number, Number]
     """Smallest and largest value in the train part, in the unit of the feature."""
 
 
@@ -127,38 +127,38 @@ class ModelShapes:
 
 @dataclass(frozen=True)
 class ProfileInfo:
-    """Keys of the profile; None or empty if an older version did not have the key."""
+    """Keys of the profile; the last two are written only where they are not empty."""
 
     name: ProfileName
-    lookback_bars: Positive | None = None
-    horizon_bars: Positive | None = None
-    features: tuple[ColumnName, ...] | None = None
+    lookback_bars: Positive
+    horizon_bars: Positive
+    features: tuple[ColumnName, ...]
     covariates: tuple[Any, ...] = ()
     quantiles: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingInfo:
-    """How it was fitted, in the order of the file; an older v8 did not write what is None by default."""
+    """How it was fitted, in the order of the file."""
 
     __pydantic_config__: ClassVar = _STRICT
 
     precision: Word
-    batch_size: Count | None = None  # windows of one micro-batch
-    gradient_accumulation: Count | None = None  # micro-batches of one optimiser step
+    batch_size: Count  # windows of one micro-batch
+    gradient_accumulation: Count  # micro-batches of one optimiser step
     epochs_run: Count
     best_epoch: Count
-    best_validation_loss: float | None = None  # None of a formula, too
-    untrained_validation_loss: float | None = None  # None of a formula, too
-    stopped_by: Plain | None = None
-    resumed_from_epoch: Count | None = None
+    best_validation_loss: float | None  # None of a formula
+    untrained_validation_loss: float | None  # None of a formula
+    stopped_by: Plain
+    resumed_from_epoch: Count
     started_from: str | None = None
     """Sha256 of the model file whose weights training began from; not written where they were drawn."""
     device: Plain
-    peak_memory_bytes: int | None = None  # of the device
-    peak_process_bytes: int | None = None
-    fleet_size: int | None = None  # models that trained as one program
-    windows_per_s: float | None = None
+    peak_memory_bytes: int  # of the device
+    peak_process_bytes: int
+    fleet_size: int  # models that trained as one program
+    windows_per_s: float
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON values."""
@@ -174,7 +174,7 @@ class MachineInfo:
 
     cpu: Plain
     num_cores: Positive
-    memory_bytes: Count | None = None
+    memory_bytes: Count
 
 
 def _fault_of_versions(versions: Mapping[str, str]) -> str | None:
@@ -237,7 +237,7 @@ class Metadata:
         return {
             feature.name: feature.value_range
             for feature in self.features
-            if feature.value_range and FEATURES[feature.name].kind not in ANCHORED_KINDS
+            if FEATURES[feature.name].kind not in ANCHORED_KINDS
         }
 
     @property
@@ -368,86 +368,100 @@ class Metadata:
         return f"metadata of {self.series}, key {key}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class MetadataDraft:
-    """What `metadata.json` will say of a new model: all but the digest of the model file.
+def metadata_content(
+    *,
+    created_at: str,
+    candles: Candles,
+    is_publishable: bool,
+    dataset: str | None,
+    profile: Profile,
+    features: Sequence[FeatureInfo],
+    table_digest: str,
+    split: Mapping[str, Any],
+    scaling: Scaling,
+    calibration: Sequence[Mapping[str, Any]] | None,
+    seed: int,
+    num_parameters: int,
+    training: TrainingInfo,
+    evaluation: Evaluation | None,
+    quantiles: QuantileEvaluation | None,
+    price_range: RangeCoverage | None,
+    importance: Mapping[str, Any] | None,
+    seconds: Mapping[str, float],
+    versions: Mapping[str, str],
+    machine: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the content of `metadata.json` of a new model, all but the digest of the model file, in order.
 
     It is written by the types that `Metadata` is read by, and whoever saves it reads it again first
     (`v8.forecaster.series_artifact.complete_artifact`): what is written must be what reading accepts.
+
+    Args:
+        created_at: Time, ISO 8601 in UTC.
+        candles: Those that the model was made from.
+        is_publishable: False for the demo market.
+        dataset: Dataset of the Hub that the candles came from, `user/name`.
+        profile: The profile.
+        features: The inputs.
+        table_digest: Digest of the feature table.
+        split: The spans, see `SplitInfo`; and the rows of the embargo.
+        scaling: How the inputs are scaled.
+        calibration: By task the network's share of the forecast; None where it has every share.
+        seed: Seed of the training.
+        num_parameters: Number of fitted numbers.
+        training: How the model was fitted.
+        evaluation: None where it was not evaluated.
+        quantiles: None where it was not evaluated, or forecasts none.
+        price_range: None where its range of prices was not evaluated.
+        importance: Of each kind of inputs; None where it was not measured.
+        seconds: Wall time by stage.
+        versions: Versions of packages, by name.
+        machine: The machine, see `MachineInfo`.
     """
-
-    created_at: str  # ISO 8601 in UTC
-    candles: Candles  # that the model was made from
-    is_publishable: bool  # false for the demo market
-    dataset: str | None  # dataset of the Hub that the candles came from, `user/name`
-    profile: Profile
-    features: Sequence[FeatureInfo]
-    table_digest: str  # of the feature table
-    split: Mapping[str, Any]  # see `SplitAbout`; and the rows of the embargo
-    scaling: Scaling
-    calibration: Sequence[Mapping[str, Any]] | None
-    """By task the network's share of the forecast; None where it has every share."""
-    seed: int
-    num_parameters: int
-    training: TrainingInfo
-    evaluation: Evaluation | None  # None where it was not evaluated
-    quantiles: QuantileEvaluation | None  # None where it was not evaluated, or forecasts none
-    price_range: RangeCoverage | None = None  # None where its range of prices was not evaluated
-    importance: Mapping[str, Any] | None  # of each kind of inputs; None where it was not measured
-    seconds: Mapping[str, float]  # wall time by stage
-    versions: Mapping[str, str]
-    machine: Mapping[str, Any]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the keys of the file, in its order, as JSON values."""
-        profile = self.profile
-        calibration: dict[str, Any] = {"kind": profile.calibration}
-        if self.calibration:
-            calibration["tasks"] = self.calibration
-        results: dict[str, Any] = {}
-        if self.evaluation is not None:
-            results["evaluation"] = self.evaluation.to_json()
-        if self.quantiles is not None:
-            results["quantiles"] = self.quantiles.to_json()
-        if self.price_range is not None:
-            results["price_range"] = asdict(self.price_range)
-        if self.importance is not None:
-            results["importance"] = self.importance
-        return {
-            "format": ARTIFACT_FORMAT,
-            "series": str(self.candles.series),
-            "created_at": self.created_at,
-            "is_demo_market": not self.is_publishable,
-            "candles": {
-                "source": self.candles.source,
-                **({"dataset": self.dataset} if self.dataset else {}),
-                "is_publishable": self.is_publishable,
-                **asdict(pin_of(self.candles)),
-                "report": asdict(self.candles.report),
-            },
-            "profile": profile.model_dump(mode="json"),
-            "profile_digest": profile.digest,
-            "features": [asdict(feature) for feature in self.features],
-            "warmup_bars": warmup_bars(profile.features),
-            "lookback_bars": profile.lookback_bars,
-            "horizon_bars": profile.horizon_bars,
-            "bar_s": self.candles.series.bar_s,
-            "tasks": {
-                name: asdict(TaskInfo(columns=TASKS[name].columns, unit=TASKS[name].unit))
-                for name in profile.tasks
-            },
-            "table_digest": self.table_digest,
-            "split": self.split,
-            "scaling": asdict(self.scaling),
-            "calibration": calibration,
-            "seed": self.seed,
-            "num_parameters": self.num_parameters,
-            "training": self.training.to_json(),
-            **results,
-            "seconds": {stage: round(seconds, 4) for stage, seconds in self.seconds.items()},
-            "versions": self.versions,
-            "machine": self.machine,
-        }
+    calibrated: dict[str, Any] = {"kind": profile.calibration}
+    if calibration:
+        calibrated["tasks"] = calibration
+    results = {
+        "evaluation": evaluation.to_json() if evaluation else None,
+        "quantiles": quantiles.to_json() if quantiles else None,
+        "price_range": asdict(price_range) if price_range else None,
+        "importance": importance,
+    }
+    return {
+        "format": ARTIFACT_FORMAT,
+        "series": str(candles.series),
+        "created_at": created_at,
+        "is_demo_market": not is_publishable,
+        "candles": {
+            "source": candles.source,
+            **({"dataset": dataset} if dataset else {}),
+            "is_publishable": is_publishable,
+            **asdict(pin_of(candles)),
+            "report": asdict(candles.report),
+        },
+        "profile": profile.model_dump(mode="json"),
+        "profile_digest": profile.digest,
+        "features": [asdict(feature) for feature in features],
+        "warmup_bars": warmup_bars(profile.features),
+        "lookback_bars": profile.lookback_bars,
+        "horizon_bars": profile.horizon_bars,
+        "bar_s": candles.series.bar_s,
+        "tasks": {
+            name: asdict(TaskInfo(columns=TASKS[name].columns, unit=TASKS[name].unit))
+            for name in profile.tasks
+        },
+        "table_digest": table_digest,
+        "split": split,
+        "scaling": asdict(scaling),
+        "calibration": calibrated,
+        "seed": seed,
+        "num_parameters": num_parameters,
+        "training": training.to_json(),
+        **{key: section for key, section in results.items() if section is not None},
+        "seconds": {stage: round(stage_s, 4) for stage, stage_s in seconds.items()},
+        "versions": versions,
+        "machine": machine,
+    }
 
 
 _KEYS: Final = frozenset(
@@ -517,19 +531,13 @@ def redo_offered(folder: Path) -> Iterator[None]:
 
 
 def require_same_feature(feature: FeatureInfo, location: str) -> None:
-    """Raise an `ArtifactError` if a feature is computed in another way than when the model was trained.
-
-    The digests are compared; in older artefacts, which have none, the definitions.
-    """
+    """Raise an `ArtifactError` if a feature is computed in another way than when the model was trained."""
     name = feature.name
-    digest = ancestry(name).digest
-    definition = definitions([name])[name]
-    is_same = feature.digest == digest or (feature.digest is None and feature.definition == definition)
-    if not is_same:
+    if feature.digest != ancestry(name).digest:
         of_package = ", and the version of ta that it names" if is_of_package(name) else ""
         raise ArtifactError(
             where=f"{location}, feature {name}",
-            rule=f"this v8 computes it as {definition!r}",
+            rule=f"this v8 computes it as {definitions([name])[name]!r}",
             got=f"another formula, {feature.definition!r}",
             fix=f"Use the v8 that trained the model{of_package}",
         )
@@ -540,9 +548,9 @@ def contradictions_in(metadata: Metadata) -> list[str]:
     profile = metadata.profile
     is_consistent = {
         "bar_s": metadata.bar_s == Series.parse(metadata.series).bar_s,
-        "profile.lookback_bars": profile.lookback_bars in (None, metadata.lookback_bars),
-        "profile.horizon_bars": profile.horizon_bars in (None, metadata.horizon_bars),
-        "profile.features": profile.features in (None, tuple(metadata.names)),
+        "profile.lookback_bars": profile.lookback_bars == metadata.lookback_bars,
+        "profile.horizon_bars": profile.horizon_bars == metadata.horizon_bars,
+        "profile.features": profile.features == tuple(metadata.names),
         "profile.quantiles": not profile.quantiles or fault_of_levels(profile.quantiles) is None,
     }
     for name, task in metadata.tasks.items():

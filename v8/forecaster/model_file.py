@@ -105,7 +105,7 @@ def check_keras_file(file: Path) -> None:
 
 
 def require_made_for(file: Path, series: str) -> None:
-    """Check that a file was made for a series; older files do not name one.
+    """Check that a file was made for a series; one that Keras itself saved names none.
 
     Raises:
         ArtifactError: If it names another series.

@@ -25,7 +25,7 @@ from v8.data.feature_store import FeatureStore
 from v8.data.market.series import Series
 from v8.data.span import Span
 from v8.data.windows import SeriesData, prepare_series, table_columns
-from v8.forecaster.metadata import MODEL_FILE, ONNX_FILE, FeatureInfo, MetadataDraft, TrainingInfo
+from v8.forecaster.metadata import MODEL_FILE, ONNX_FILE, FeatureInfo, TrainingInfo, metadata_content
 from v8.forecaster.series_artifact import complete_artifact, sample_forecasts
 from v8.model.baselines.paths import RangeCoverage, evaluated_windows, measure_range
 from v8.model.baselines.ranges import (
@@ -179,7 +179,7 @@ class SeriesInProgress:
         forecasts = test_results.forecasts
         sample = sample_forecasts(self._data, forecasts.points, forecasts.quantiles)
         metadata = self._metadata(trainer, result, fleet_size, test_results)
-        complete_artifact(self._job.folder, metadata.to_json(), result.history, sample)
+        complete_artifact(self._job.folder, metadata, result.history, sample)
         shutil.rmtree(self._checkpoint.parent, ignore_errors=True)  # the folder `.training`
         evaluation = test_results.evaluation
         if evaluation is None:
@@ -241,9 +241,9 @@ class SeriesInProgress:
         result: TrainingResult,
         fleet_size: int,
         test_results: _TestSpanResults,
-    ) -> MetadataDraft:
+    ) -> dict[str, Any]:
         """Describe the model: what went in, how it was trained in a fleet of so many, how good it is."""
-        return MetadataDraft(
+        return metadata_content(
             created_at=now_iso(),
             candles=self._job.candles,
             is_publishable=self._recipe.is_publishable,

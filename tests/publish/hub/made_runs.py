@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from described_models import MACHINE, described_features, described_training
 from evaluating import evaluate_arrays, rolled
 
 from v8.base.storage import digest_file, write_json, write_text
 from v8.data.market.series import Series, load_universe
 from v8.forecaster.metadata import ARTIFACT_FORMAT, HISTORY_FILE, METADATA_FILE, MODEL_FILE
 from v8.model.evaluation.evaluation import Evaluation
-from v8.profile.indicators import definitions
 from v8.profile.profile import load_profile
 from v8.profile.tasks import TASKS
 from v8.runs.run_folder import RunFolder, RunRecord, SeriesState
@@ -110,7 +110,6 @@ def write_artifact(folder: Path, series: str, keras_file: Path, share: float, so
 def metadata_of(series: str, share: float, source: str, model_sha256: str) -> dict[str, Any]:
     """Return metadata with the keys that publishing reads."""
     profile = load_profile("aligned")
-    meanings = definitions(profile.features)
     return {
         "format": ARTIFACT_FORMAT,
         "series": series,
@@ -127,9 +126,7 @@ def metadata_of(series: str, share: float, source: str, model_sha256: str) -> di
         },
         "profile": profile.model_dump(mode="json"),
         "profile_digest": profile.digest,
-        "features": [
-            {"name": name, "kind": "any", "definition": meanings[name]} for name in profile.features
-        ],
+        "features": described_features(profile.features),
         "lookback_bars": profile.lookback_bars,
         "horizon_bars": HORIZON_BARS,
         "bar_s": Series.parse(series).bar_s,
@@ -147,11 +144,11 @@ def metadata_of(series: str, share: float, source: str, model_sha256: str) -> di
             for span in ("train", "validation", "test")
         },
         "num_parameters": 234_567,
-        "training": {"precision": "float32", "best_epoch": 2, "epochs_run": 2, "device": "cpu"},
+        "training": described_training(device="cpu"),
         "evaluation": copy.deepcopy(_evaluation(share).to_json()),
         "seconds": {"features": 0.5, "training": 61.0},
         "versions": {"python": "3.11.9", "v8": "0.1.0", "keras": "3.15.1"},
-        "machine": {"cpu": "a processor", "num_cores": 2, "memory_bytes": 8 << 30},
+        "machine": MACHINE,
         "model_sha256": model_sha256,
     }
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from described_models import described_features
 
 from v8.base.wording import number, p_value
 from v8.forecaster.metadata import Metadata, read_metadata
@@ -119,8 +120,7 @@ def test_the_card_shows_the_lines_of_the_files_that_are_there(run: Path) -> None
 
 
 def test_a_card_without_features_py_says_why(run: Path, make_run: Any) -> None:
-    features = [{"name": "ta.adx", "definition": "ta.adx: a number, unitless"}]
-    make_run.change(run, GOOD, features=features)
+    make_run.change(run, GOOD, features=described_features(["ta.adx"]))
     model = read_metadata(run / GOOD)
     card = model_card(REPO, read_run(run), [model], {})
     assert "No `features.py` computes them here: ta.adx is computed by the package ta." in card

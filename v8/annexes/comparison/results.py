@@ -393,7 +393,7 @@ def measurement_of(run: Path, series: Iterable[str]) -> dict[str, Any]:
         "device": first.training.device,
         "fleet_size": max(training.fleet_size or 1 for training in trainings),  # models of one program
         "peak_process_bytes": max(training.peak_process_bytes or 0 for training in trainings) or None,
-        "peak_device_bytes": max(training.peak_memory_bytes or 0 for training in trainings),
+        "peak_device_bytes": max(training.peak_memory_bytes for training in trainings),
         "matmul_gflop_per_s": None,
     }
 

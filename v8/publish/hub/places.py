@@ -178,9 +178,10 @@ class PooledForecaster(Forecaster):
         content = dict(first.content)
         for section in ("evaluation", "quantiles"):  # of the first member alone
             content.pop(section, None)
-        features = [
-            replace(feature, value_range=self._value_range(feature.name)) for feature in first.features
-        ]
+        features = []
+        for same in zip(*(member.about.features for member in self.members), strict=True):
+            lows, highs = zip(*(feature.value_range for feature in same), strict=True)
+            features.append(replace(same[0], value_range=(min(lows), max(highs))))
         digests = "".join(member.about.model_sha256 for member in self.members)
         metadata = replace(
             first,
@@ -193,14 +194,6 @@ class PooledForecaster(Forecaster):
         self.trained_until_s = max(member.trained_until_s for member in self.members)
         names = listed([str(member.series) for member in self.members])
         self.origin_lines = (f"{series} has no model: this is the median of what those of {names} say.",)
-
-    def _value_range(self, name: str) -> tuple[float, float] | None:
-        """Return the smallest and the largest value of a feature in the training of all members."""
-        all_ranges = [member.about.value_ranges for member in self.members]
-        ranges = [by_name[name] for by_name in all_ranges if name in by_name]
-        if not ranges:
-            return None
-        return min(low for low, _ in ranges), max(high for _, high in ranges)
 
     def forecast_all(self, windows_NTF: NDArray[np.float32]) -> Forecasts:
         """Forecast raw feature windows: the medians over members of point forecasts and of each quantile."""

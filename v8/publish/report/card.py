@@ -412,10 +412,7 @@ def _making(
 
 
 def _machine(machine: MachineInfo) -> str:
-    processor = f"{machine.cpu}, {machine.num_cores} cores"
-    if not machine.memory_bytes:
-        return processor
-    return f"{processor}, {machine.memory_bytes / 2**30:.0f} GiB of memory"
+    return f"{machine.cpu}, {machine.num_cores} cores, {machine.memory_bytes / 2**30:.0f} GiB of memory"
 
 
 def _distinct(values: Iterable[str]) -> str:
