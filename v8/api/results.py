@@ -111,7 +111,7 @@ class TrainedRun:
     refused: Mapping[str, str]  # series that could not be part of it, and why
 
 
-def train(options: RunOptions) -> TrainedRun:
+def train_for_python(options: RunOptions) -> TrainedRun:
     """Carry out a run for `v8.train`, in a process of its own, which sends lines about it.
 
     Raises:

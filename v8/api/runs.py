@@ -24,7 +24,7 @@ from v8.api.arguments import (
 )
 from v8.api.export import folds_of
 from v8.api.forecaster import Forecaster, publish_folder, sureness, tidy
-from v8.api.results import train as train_in_child
+from v8.api.results import train_for_python
 from v8.base.child import run_in_child
 from v8.base.errors import ArtifactError, listed, shown
 from v8.base.hardware import replacement_notice
@@ -276,7 +276,7 @@ def train(
     if notice and progress:
         print(notice)  # noqa: T201 - as the messages of the child
     trained = run_in_child(
-        train_in_child,
+        train_for_python,
         complete_options,
         where="v8.train",
         on_message=print if progress else None,
