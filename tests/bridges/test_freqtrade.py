@@ -9,17 +9,18 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import v8_columns
-from app_answers import answering
-from freqtrade_place import BRIDGE, configuration, markets, require_freqai, write_candles
+from broken_http import RawServer, drip
+from broken_http import answer as http_answer
 from local_server import LocalServer, QuietHandler
 from v8_columns import (
     STOP,
@@ -42,10 +43,26 @@ from v8.forecaster.forecaster import SeenCandlesWarning
 
 SERIES = "BTCUSDT-1h"
 HOUR = pd.Timedelta(hours=1)
+BRIDGE = Path(v8_columns.__file__).parent
+
+
+@contextmanager
+def answering(answers: Sequence[Any]) -> Iterator[SimpleNamespace]:
+    """Yield its `address` and what was `asked`: paths with their authorization."""
+    asked: list[tuple[str, str | None]] = []
+
+    class Answers(QuietHandler):
+        def do_GET(self) -> None:
+            asked.append((self.path, self.headers.get("Authorization")))
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(answers[min(len(asked), len(answers)) - 1]).encode())
+
+    with LocalServer(Answers) as server:
+        yield SimpleNamespace(address=server.url, asked=asked)
 
 
 def candles_of(num_bars: int) -> pd.DataFrame:
-    """Return candles of the simulated market as freqtrade has them."""
     frame = open_source("demo").candles(Series.parse(SERIES), num_bars).to_frame()
     return frame.rename_axis("date").reset_index()
 
@@ -198,90 +215,32 @@ def test_an_answer_that_cannot_be_a_forecast_is_none_and_the_bot_goes_on(
     assert joined[STOP].iloc[-1] == 98.0 and joined[VOLATILITY].iloc[-1] > 0
 
 
-@contextmanager
-def serving(send: Callable[[Any], None]) -> Iterator[str]:
-    """Yield the address of a server that sends what a function writes to its socket."""
-
-    class Handler(QuietHandler):
-        def do_GET(self) -> None:
-            with suppress(ConnectionError):
-                send(self)
-
-    with LocalServer(Handler) as server:
-        yield server.url
-
-
-def drip(handler: Any, text: bytes) -> None:
-    """Send a byte now and then, for longer than the bridge waits."""
-    for byte in text[:30]:
-        handler.wfile.write(bytes([byte]))
-        handler.wfile.flush()
-        time.sleep(0.1)
+BROKEN = {
+    "a head that drips": [b"HTTP/1.1 200 OK\r\nX-Part: ", *drip(b"x", 0.1, 30)],
+    "a body that drips": [http_answer("Content-Length: 1000", body=b""), *drip(b" ", 0.1, 30)],
+    "a redirect": [http_answer("Location: /elsewhere", status="302 Found", body=b"")],
+    "13 MB": [http_answer(body=b" " * 65_536 * 200)],
+    "nested": [http_answer(body=b"[" * 100_000)],
+    "an error with a forecast": [http_answer(status="503 Busy", body=json.dumps(answer_of()).encode())],
+    "no http": [b"\x00\xff\r\n\r\n"],
+    "nothing": [],
+}
 
 
-def send_dripping_head(handler: Any) -> None:
-    drip(handler, b"HTTP/1.1 200 OK\r\nX-Part: abcdefghijklmnop")
-
-
-def send_dripping_body(handler: Any) -> None:
-    handler.send_response(200)
-    handler.send_header("Content-Length", "1000")
-    handler.end_headers()
-    drip(handler, b'{"series": "BTCUSDT-1h", "first_bar": ')
-
-
-def send_redirect(handler: Any) -> None:
-    handler.send_response(302)
-    handler.send_header("Location", "/elsewhere")
-    handler.end_headers()
-
-
-def send_without_end(handler: Any) -> None:
-    handler.send_response(200)
-    handler.end_headers()
-    for _ in range(200):
-        handler.wfile.write(b" " * 65_536)
-
-
-def send_nested(handler: Any) -> None:
-    handler.send_response(200)
-    handler.end_headers()
-    handler.wfile.write(b"[" * 100_000)
-
-
-def send_error(handler: Any) -> None:
-    handler.send_response(503)
-    handler.end_headers()
-    handler.wfile.write(json.dumps(answer_of()).encode())
-
-
-@pytest.mark.parametrize(
-    "send",
-    [
-        send_dripping_head,
-        send_dripping_body,
-        send_redirect,
-        send_without_end,
-        send_nested,
-        send_error,
-        lambda handler: handler.wfile.write(b"\x00\xff\r\n\r\n"),
-        lambda handler: None,
-    ],
-)
+@pytest.mark.parametrize("name", BROKEN)
 def test_a_server_that_answers_by_no_rule_does_not_hold_the_bot(
-    send: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
+    name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(v8_columns, "WAITING_S", 0.4)
     candles = candles_of(40)
-    with serving(send) as address:
-        ask = forecasts_from({"api": address})
+    with closing(RawServer(BROKEN[name])) as server:
+        ask = forecasts_from({"api": server.url})
         started_s = time.monotonic()
         assert aligned(candles, ask(SERIES, candles))[VOLATILITY].isna().all()
         assert time.monotonic() - started_s < 2.5
-        is_slow = "drip" in send.__name__
         started_s = time.monotonic()
         assert ask("ETHUSDT-1h", candles).empty
-        assert not is_slow or time.monotonic() - started_s < 0.5  # it rests for all series
+        assert "drips" not in name or time.monotonic() - started_s < 0.5  # it rests for all series
     assert aligned(candles, ask(SERIES, candles))[STOP].isna().all()  # where nothing listens
 
 
@@ -319,6 +278,79 @@ def test_models_and_their_export_say_the_same(trained_run: Any, tmp_path: Path) 
     assert 0 < len(exported) < len(forecast)  # the test span, and all candles
     both = forecast.loc[exported.index, [VOLATILITY, STOP]]
     pd.testing.assert_frame_equal(exported[[VOLATILITY, STOP]], both, rtol=1e-6)
+
+
+FREQAI_PACKAGES = ("datasieve", "sklearn")
+"""What FreqAI itself imports; freqtrade without the extra `freqai` does not bring them."""
+
+
+def require_freqai() -> None:
+    """Skip the test where freqtrade is there, and what its FreqAI imports is not."""
+    for name in FREQAI_PACKAGES:
+        pytest.importorskip(name, reason=f"FreqAI needs {name}: pip install 'freqtrade[freqai]'")
+
+
+def market_of(base: str) -> dict[str, Any]:
+    """Return what the exchange says of a coin against USDT."""
+    filters = [
+        {"filterType": "PRICE_FILTER", "minPrice": "0.01", "maxPrice": "1000000.00", "tickSize": "0.01"},
+        {"filterType": "LOT_SIZE", "minQty": "0.00001", "maxQty": "9000.0", "stepSize": "0.00001"},
+        {"filterType": "NOTIONAL", "minNotional": "5.0", "applyMinToMarket": True, "avgPriceMins": 5},
+    ]
+    types = ["LIMIT", "LIMIT_MAKER", "MARKET", "STOP_LOSS", "STOP_LOSS_LIMIT"]
+    allowed = {"isSpotTradingAllowed": True, "isMarginTradingAllowed": False, "orderTypes": types}
+    digits = {"baseAssetPrecision": 8, "quotePrecision": 8, "quoteAssetPrecision": 8}
+    names = {"symbol": f"{base}USDT", "baseAsset": base, "quoteAsset": "USDT"}
+    return {**names, **digits, **allowed, "status": "TRADING", "permissions": ["SPOT"], "filters": filters}
+
+
+@contextmanager
+def markets(*bases: str) -> Iterator[str]:
+    """Serve the markets of coins, and yield their address; whatever else is asked is not there."""
+    told = json.dumps({"timezone": "UTC", "serverTime": 0, "symbols": [*map(market_of, bases)]}).encode()
+
+    class Markets(QuietHandler):
+        def do_GET(self) -> None:
+            is_there = self.path.partition("?")[0].endswith("/exchangeInfo")
+            self.send_response(200 if is_there else 404)
+            self.send_header("Content-Type", "application/json")
+            self.end_headers()
+            self.wfile.write(told if is_there else b"{}")
+
+    with LocalServer(Markets) as server:
+        yield f"{server.url}/api/v3"
+
+
+def configuration(address: str, pairs: list[str], v8: Mapping[str, str], **more: Any) -> dict[str, Any]:
+    """Return the configuration of a bot that trades pairs by forecasts of v8."""
+    urls = {"api": {"public": address}}
+    ccxt = {"urls": urls, "options": {"fetchMarkets": {"types": ["spot"]}}, "enableRateLimit": False}
+    exchange = {"name": "binance", "pair_whitelist": pairs, "ccxt_config": ccxt, "ccxt_async_config": ccxt}
+    prices = {"price_side": "same", "use_order_book": False, "price_last_balance": 0.0}
+    return {
+        "dry_run": True,
+        "dry_run_wallet": 10_000,
+        "stake_currency": "USDT",
+        "stake_amount": "unlimited",
+        "max_open_trades": len(pairs),
+        "fee": 0.001,
+        "dataformat_ohlcv": "feather",
+        "exchange": exchange,
+        "pairlists": [{"method": "StaticPairList"}],
+        "entry_pricing": prices,
+        "exit_pricing": prices,
+        "v8": dict(v8),
+        **more,
+    }
+
+
+def write_candles(user_data: Path, pair: str, timeframe: str, candles: pd.DataFrame) -> None:
+    """Write candles, by their open time, where freqtrade looks for those of an exchange."""
+    folder = user_data / "data" / "binance"
+    folder.mkdir(parents=True, exist_ok=True)
+    frame = candles.rename_axis("date").reset_index()[["date", "open", "high", "low", "close", "volume"]]
+    frame["date"] = frame["date"].astype("datetime64[ms, UTC]")
+    frame.to_feather(folder / f"{pair.replace('/', '_')}-{timeframe}.feather")
 
 
 FREQAI = {
@@ -362,7 +394,6 @@ def said(place: Path, command: str, *words: str, strategy: str = "V8Strategy", *
 
 
 def trades(place: Path) -> list[dict[str, Any]]:
-    """Return the trades of the newest back-test."""
     newest = max((place / "user_data/backtest_results").glob("*.zip"), key=lambda file: file.stat().st_mtime)
     with zipfile.ZipFile(newest) as held:
         (content,) = (

@@ -25,7 +25,6 @@ call = partial(called, cwd=REPOSITORY)
 
 
 def start(*words: str, module: str = "v8") -> subprocess.CompletedProcess[str]:
-    """Start Python anew."""
     return subprocess.run(
         [sys.executable, "-m", module, *words],
         cwd=REPOSITORY,

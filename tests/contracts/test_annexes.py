@@ -43,7 +43,6 @@ class Offered:
 
 @pytest.fixture(scope="module")
 def offered(checkout: Path) -> Offered:
-    """Return what a checkout with all annexes offers."""
     return Offered(listed_commands(checkout), public_names(checkout))
 
 
@@ -75,7 +74,6 @@ def call(checkout: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def commands_of(annex: str) -> set[str]:
-    """Name the commands that an annex adds."""
     return set(annexes()[annex].commands)
 
 
@@ -88,7 +86,6 @@ def listed_commands(checkout: Path) -> set[str]:
 
 
 def functions_of(annex: str) -> list[str]:
-    """Name the functions that an annex adds to `import v8`."""
     return list(annexes()[annex].python)
 
 

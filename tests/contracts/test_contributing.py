@@ -37,7 +37,6 @@ def definition_lines(path: str, names: list[str]) -> int:
 
 
 def num_lines(node: ast.ClassDef | ast.FunctionDef) -> int:
-    """Count the lines of a definition."""
     return (node.end_lineno or 0) - node.lineno + 1
 
 

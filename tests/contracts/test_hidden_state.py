@@ -31,7 +31,6 @@ print(os.environ["A"], os.environ.get("A"), {**os.environ})
 
 
 def writes(tree: ast.AST) -> Iterator[int]:
-    """Yield the lines that write environment variables."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Subscript | ast.Attribute | ast.Name) and not isinstance(node.ctx, ast.Load):
             place = node.value if isinstance(node, ast.Subscript) else node
@@ -46,7 +45,6 @@ def writes(tree: ast.AST) -> Iterator[int]:
 
 
 def contexts(tree: ast.AST) -> Iterator[int]:
-    """Yield the lines that import context variables."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom | ast.Import):
             names = {f"{getattr(node, 'module', '')}.{name.name}".lstrip(".") for name in node.names}

@@ -8,8 +8,7 @@ import keras
 import numpy as np
 import pytest
 from keras_3_10 import unknown_keys
-from network_profiles import network_profiles
-from tiny_profiles import demo_table
+from tiny_profiles import demo_table, network_profiles
 
 from v8.data.span import Span
 from v8.data.windows import FleetWindows, prepare_series

@@ -11,12 +11,12 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-from demo_jobs import demo_jobs
 from fleets import fleet_of
 from float32_steps import assert_same_forecasts, assert_within_steps
 from keras import ops
 from keras_3_10 import unknown_keys
 from pydantic import Field, ValidationError
+from run_doubles import Recorder, demo_jobs
 from tiny_profiles import demo_table, tiny_profile
 
 import v8
@@ -178,3 +178,23 @@ def test_it_is_trained_as_a_fleet_saved_and_loaded_by_v8_and_by_plain_keras(
         subprocess.run([sys.executable, "-c", PLAIN_KERAS, *map(str, files)], check=True, cwd=tmp_path)
         with np.load(files[-1]) as plain:
             assert_same_forecasts(said, plain, data.spans["test"].last_close[:3])
+
+
+@pytest.mark.nightly
+def test_without_its_twin_series_are_trained_one_by_one_with_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("V8_HOME", str(tmp_path / "home"))
+    monkeypatch.delitem(TWINS, keras.layers.GlobalMaxPooling1D)
+    recorder = Recorder()
+    jobs = demo_jobs(toy(), NAMES, tmp_path / "run")
+    outcomes = list(InProcessEngine(fleet_size=2).train(jobs, recorder))
+    assert [outcome.reason for outcome in outcomes] == [None, None]
+    (note,) = recorder.notes
+    assert "largest (GlobalMaxPooling1D)" in note
+    for name in NAMES:
+        forecaster = v8.load(tmp_path / "run" / name)
+        assert forecaster.about.content["training"]["fleet_size"] == 1
+        data = prepare_series(demo_table(toy(), series=name), toy())
+        said = forecaster.forecast(data.spans["test"].raw_windows()[:3])
+        assert said["ohlc"].shape == (3, 3, 4) and np.isfinite(said["ohlc"]).all()

@@ -65,7 +65,6 @@ def main() -> int:
 
 
 def chosen_size(options: argparse.Namespace) -> str:
-    """Return which drills are to be done."""
     for size in (FULL, "long", "small"):
         if getattr(options, size):
             return size
@@ -81,7 +80,6 @@ def drills_of(size: str) -> list[Drill]:
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """Return the options of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -110,7 +108,6 @@ def carried_out(chosen: Sequence[Drill], ground: Ground, num_jobs: int) -> Itera
 
 
 def printed(outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
-    """Print each outcome as it comes."""
     for outcome in outcomes:
         mark = "ok  " if outcome.is_good else "FAIL"
         drill = outcome.drill
@@ -138,13 +135,11 @@ def print_markdown(outcomes: Sequence[Outcome]) -> None:
 
 
 def machine() -> str:
-    """Describe the machine."""
     system = f"{platform.machine()}, {platform.system()}, Python {platform.python_version()}"
     return f"{os.cpu_count()} cores {system}"
 
 
 def commit() -> str:
-    """Return the commit of this checkout."""
     words = ["git", "-C", str(REPOSITORY), "describe", "--always", "--dirty"]
     return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
 

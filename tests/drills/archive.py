@@ -38,12 +38,10 @@ Send = Callable[[socket.socket, bytes, threading.Event], None]
 
 
 def head(status: str, *lines: str) -> bytes:
-    """Write the head of an answer."""
     return "\r\n".join([f"HTTP/1.1 {status}", "Connection: close", *lines, "", ""]).encode()
 
 
 def http_answer(content: bytes) -> bytes:
-    """Write a good answer."""
     return head("200 OK", f"Content-Length: {len(content)}") + content
 
 
@@ -97,12 +95,10 @@ def serving_folder(folder: Path | None, place: Place) -> Iterator[list[str]]:
 def send_bytes(
     answer: Callable[[bytes], bytes], to: socket.socket, content: bytes, stop: threading.Event
 ) -> None:
-    """Send an answer made from the content, and close."""
     to.sendall(answer(content))
 
 
 def drip(to: socket.socket, content: bytes, stop: threading.Event) -> None:
-    """Send one byte a second."""
     to.sendall(head("200 OK", f"Content-Length: {len(content)}"))
     for byte in content:
         to.sendall(bytes([byte]))
@@ -130,22 +126,18 @@ def stall(to: socket.socket, content: bytes, stop: threading.Event) -> None:
 
 
 def silent(to: socket.socket, content: bytes, stop: threading.Event) -> None:
-    """Never answer."""
     stop.wait()
 
 
 def refused(status: str, *lines: str) -> Send:
-    """Answer with a status."""
     return partial(send_bytes, lambda content: head(status, "Content-Length: 0", *lines))
 
 
 def sent(make: Callable[[bytes], bytes]) -> Send:
-    """Answer 200 with other content."""
     return partial(send_bytes, lambda content: http_answer(make(content)))
 
 
 def raw(make: Callable[[bytes], bytes]) -> Send:
-    """Answer with any bytes."""
     return partial(send_bytes, make)
 
 
@@ -172,7 +164,6 @@ SILENT = {
 
 
 def meet(path: str, send: Send, ground: Ground, place: Place) -> str:
-    """Call into a fault, heal the archive, call again."""
     expected = _reference(ground)
     words = _words(ground, place)
     with Archive({path: send}) as archive:
@@ -187,7 +178,6 @@ def meet(path: str, send: Send, ground: Ground, place: Place) -> str:
 
 
 def interrupted_at(path: str, send: Send, ground: Ground, place: Place) -> str:
-    """Press Ctrl-C while an archive keeps a call waiting; then heal it."""
     expected = _reference(ground)
     words = _words(ground, place)
     with Archive({path: send}) as archive:

@@ -78,7 +78,6 @@ def full_home(free_bytes: int, ground: Ground, place: Place) -> str:
 
 @drill(KIND, "V8_HOME is a file")
 def home_is_a_file(ground: Ground, place: Place) -> str:
-    """Run with a file in the caches' place."""
     expected = weights_of(ground.undisturbed())
     home = place.folder / "home"
     home.rmdir()
@@ -90,7 +89,6 @@ def home_is_a_file(ground: Ground, place: Place) -> str:
 
 @drill(KIND, "V8_HOME read-only")
 def home_is_read_only(ground: Ground, place: Place) -> str:
-    """Run with caches on a disk that takes nothing."""
     expected = weights_of(ground.undisturbed())
     with small_disk(place.folder / "home") as home:
         _mount("-o", "remount,ro", str(home))
@@ -100,7 +98,6 @@ def home_is_read_only(ground: Ground, place: Place) -> str:
 
 @drill(KIND, "a finished run on a read-only disk: run, report, predict")
 def finished_read_only(ground: Ground, place: Place) -> str:
-    """Look at a finished run that cannot be written."""
     source = ground.undisturbed()
     with small_disk(place.folder / "disk", 64 << 20) as disk:
         shutil.copytree(source, disk / "runs" / "tiny")
@@ -118,7 +115,6 @@ def finished_read_only(ground: Ground, place: Place) -> str:
 
 
 def copied(ground: Ground, place: Place) -> Path:
-    """Put a copy of the undisturbed run in a place."""
     shutil.copytree(ground.undisturbed(), place.run)
     return place.run
 
@@ -162,13 +158,11 @@ def _new_folder(folder: Path) -> Path:
 
 @drill(KIND, "`run.json` deleted, called again with `--epochs 1`", "small")
 def run_json_deleted(ground: Ground, place: Place) -> str:
-    """Delete the record of a finished run and call with another budget."""
     (copied(ground, place) / "run.json").unlink()
     return foreign(lambda run: None, ground, place)
 
 
 def refused_place(runs: str, ground: Ground, place: Place) -> str:
-    """Name a place for runs that cannot be one."""
     met = place.call([*place.job(), "--runs", runs.format(place.folder)])
     place.require(met.status in (2, 3, 6), f"exit {met.status}: {met.message}")
     place.require_tidy()
@@ -177,7 +171,6 @@ def refused_place(runs: str, ground: Ground, place: Place) -> str:
 
 @drill(KIND, "first call with `--bars 40`, then corrected")
 def first_call_corrected(ground: Ground, place: Place) -> str:
-    """Ask for too few candles, then for enough, in the same run folder."""
     met = place.call([*place.job(), "--bars", "40"])
     place.require(met.status in (2, 3, 4), f"exit {met.status}: {met.message}")
     place.continued(place.job(), weights_of(ground.undisturbed()))
@@ -196,7 +189,6 @@ def _cut_off(ground: Ground) -> Path:
 
 
 def damaged_checkpoint(damage: Damage, ground: Ground, place: Place) -> str:
-    """Damage the checkpoint of a run that was cut off: it is dropped with a line and done again."""
     shutil.copytree(_cut_off(ground), place.run)
     damage(next(place.run.rglob("checkpoint.npz")))
     place.continued(place.job(), weights_of(ground.undisturbed()))
@@ -204,29 +196,24 @@ def damaged_checkpoint(damage: Damage, ground: Ground, place: Place) -> str:
 
 
 def cut(path: Path) -> None:
-    """Leave half of a file."""
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
 def empty(path: Path) -> None:
-    """Leave nothing of a file."""
     path.write_bytes(b"")
 
 
 def flip(path: Path) -> None:
-    """Change a byte in the middle of a file."""
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 0x55
     path.write_bytes(content)
 
 
 def garbage(path: Path) -> None:
-    """Put other bytes in a file's place."""
     path.write_bytes(bytes(range(256)) * 16)
 
 
 def folder_instead(path: Path) -> None:
-    """Put a folder in a file's place."""
     path.unlink()
     path.mkdir()
 

@@ -68,19 +68,16 @@ class Misbehaviour:
 
 
 def times(factor: float, rows: Rows) -> Rows:
-    """Multiply the prices of the newest row."""
     rows[-1][1:5] = [f"{float(price) * factor:.12f}" for price in rows[-1][1:5]]
     return rows
 
 
 def newest(place: int, value: Any, rows: Rows) -> Rows:
-    """Put a value into the newest row."""
     rows[-1][place] = value
     return rows
 
 
 def with_running(rows: Rows) -> Rows:
-    """Send the running candle, too, as if it were asked for."""
     last = rows[-1]
     return [*rows, [last[0] + BAR_S * 1_000, *last[1:6], last[6] + BAR_S * 1_000, *last[7:]]]
 
@@ -149,7 +146,6 @@ def expected(place: Place, run: Path) -> Path:
 
 
 def meet_a_fault(fault: Misbehaviour, ground: Ground, place: Place) -> str:
-    """Meet a fault; then, healed, forecast as if it had never been."""
     run = ground.once("api run", lambda other: train_on_past(other, (SERIES,), NUM_PAST))
     undisturbed = ground.once("api forecast", lambda other: expected(other, run)).read_text()
     shutil.copytree(run, place.run)

@@ -27,11 +27,10 @@ from pathlib import Path
 from threading import Lock
 from typing import IO, Any
 
-import h5py
-import numpy as np
 import pandas as pd
 import yaml
 from later_candles import write_past
+from published_weights import weights
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SERIES = "BTCUSDT-1h"
@@ -133,17 +132,14 @@ class Place:
 
     @property
     def runs(self) -> Path:
-        """The folder of run folders."""
         return self.folder / "runs"
 
     @property
     def run(self) -> Path:
-        """The tiny profile's run folder."""
         return self.runs / "tiny"
 
     @property
     def env(self) -> dict[str, str]:
-        """The environment of every call here."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "V8_"))}
         own = {
             "PYTHONPATH": str(REPOSITORY),
@@ -156,7 +152,6 @@ class Place:
         return {**inherited, **own, **self.more_env}
 
     def job(self, *series: str, more: Sequence[str] = ()) -> list[str]:
-        """Return the words of the tiny main job."""
         chosen = [word for name in series or (SERIES,) for word in ("--series", name)]
         words = ["run", "--profile", str(self.folder / "tiny.yaml"), *chosen, "--runs", str(self.runs)]
         return [*words, *(more or ("--source", "demo"))]
@@ -193,7 +188,6 @@ class Place:
         return ended
 
     def call(self, words: Sequence[str], limit_s: float = LIMIT_S, **options: Sequence[str]) -> Ended:
-        """Call the command line to its end."""
         return self.finish(self.start(words, **options), limit_s)
 
     def make(self, words: Sequence[str], limit_s: float = LIMIT_S) -> Ended:
@@ -217,7 +211,6 @@ class Place:
         return os.pread(self._outputs[process.pid][1].fileno(), 1 << 16, 0).decode(errors="replace")
 
     def require(self, is_so: bool, trouble: str) -> None:
-        """Note a trouble unless something is so."""
         if not is_so:
             self.troubles.append(trouble)
 
@@ -282,7 +275,6 @@ class Ground:
     _lock: Lock = field(default_factory=Lock)
 
     def place(self, name: str) -> Place:
-        """Return a new place for a drill."""
         path = Path(
             tempfile.mkdtemp(prefix=f"{hashlib.sha256(name.encode()).hexdigest()[:6]}-", dir=self.folder)
         )
@@ -368,8 +360,6 @@ def add(kind: str, fault: str, size: str, do: Callable[..., str], *arguments: ob
 
 
 def drill(kind: str, fault: str, size: str = "usual") -> Callable[[Do], Do]:
-    """Register a function as a drill."""
-
     def register(do: Do) -> Do:
         add(kind, fault, size, do)
         return do
@@ -421,16 +411,8 @@ def weights_of(run: Path) -> dict[str, str]:
 
 def _digest_weights(model: Path) -> str:
     digest = hashlib.sha256()
-
-    def add(name: str, item: object) -> None:
-        if isinstance(item, h5py.Dataset):
-            array = np.asarray(item[()])
-            digest.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
-
-    with zipfile.ZipFile(model) as archive:
-        content = io.BytesIO(archive.read("model.weights.h5"))
-    with h5py.File(content) as file:
-        file.visititems(add)
+    for name, array in weights(model).items():
+        digest.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
     return digest.hexdigest()
 
 

@@ -114,7 +114,6 @@ def publish_under(prepare: Prepare, ground: Ground, place: Place) -> str:
 
 
 def publish_killed(route: str, is_done_first: bool, ground: Ground, place: Place) -> str:
-    """Kill the publisher in the middle of one request."""
     with at_hub(ground, place) as (hub, words):
         hub.route = route
         hub.is_done_first = is_done_first
@@ -129,7 +128,6 @@ def publish_killed(route: str, is_done_first: bool, ground: Ground, place: Place
 
 @drill(KIND, "two publishers at once", "small")
 def publish_twice_at_once(ground: Ground, place: Place) -> str:
-    """Start two publishers of one run at the same moment."""
     with at_hub(ground, place) as (hub, words):
         both = [place.start(words), place.start(words)]
         ended = [place.finish(publisher, HUB_LIMIT_S) for publisher in both]
@@ -141,7 +139,6 @@ def publish_twice_at_once(ground: Ground, place: Place) -> str:
 
 
 def publish_strange(make_strange: Callable[[Path], object], ground: Ground, place: Place) -> str:
-    """Publish a run folder that somebody prepared."""
     with at_hub(ground, place) as (hub, words):
         make_strange(Path(words[1]))
         before = digests(place.folder.parent)
@@ -158,7 +155,6 @@ def publish_strange(make_strange: Callable[[Path], object], ground: Ground, plac
 
 @drill(KIND, "a run of fewer models published to the same repository")
 def publish_fewer(ground: Ground, place: Place) -> str:
-    """Publish two models, then a run that has only one of them."""
     with at_hub(ground, place) as (hub, words):
         place.call(words)
         record = Path(words[1]) / "run.json"
@@ -198,7 +194,6 @@ STRANGE: dict[str, Callable[[Path], object]] = {
 
 
 def publish_interrupted(route: str, ground: Ground, place: Place) -> str:
-    """Press Ctrl-C, once and twice, while the Hub keeps silent."""
     with at_hub(ground, place) as (hub, words):
         hub.stall(route, times=FOR_EVER)
         for is_twice, limit_s in ((False, SOON_S), (True, AT_ONCE_S)):
@@ -225,7 +220,6 @@ def _wait_for(hub: Any, route: str, process: subprocess.Popen[bytes]) -> None:
 
 
 def pull_under(prepare: Prepare, ground: Ground, place: Place) -> str:
-    """Pull under a fault, then from a Hub that behaves."""
     with at_hub(ground, place) as (hub, words):
         place.call(words)
         hub.forget()
@@ -243,7 +237,6 @@ def pull_under(prepare: Prepare, ground: Ground, place: Place) -> str:
 
 @drill(KIND, "pull killed while a model travels")
 def pull_killed(ground: Ground, place: Place) -> str:
-    """Kill the puller while it waits for a model."""
     with at_hub(ground, place) as (hub, words):
         place.call(words)
         hub.forget()
@@ -257,7 +250,6 @@ def pull_killed(ground: Ground, place: Place) -> str:
 
 
 def _require_pulled(place: Place, hub: Any) -> None:
-    """Compare the client's cache with the Hub."""
     cached = {
         path.relative_to(path.parents[2]).as_posix(): path.read_bytes()
         for path in Path(place.more_env["HF_HOME"]).glob("hub/models--*/snapshots/*/models/*/*")

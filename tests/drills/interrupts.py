@@ -40,7 +40,6 @@ def interrupt(ground: Ground, place: Place, words: list[str], delay_s: float, *,
 
 
 def interrupt_runs(ground: Ground, place: Place, *, is_twice: bool) -> str:
-    """Interrupt a run several times, then let it finish."""
     expected = weights_of(ground.undisturbed())
     longest = 0.0
     for _ in range(TIMES_OF_SIZE[ground.size]):
@@ -52,11 +51,9 @@ def interrupt_runs(ground: Ground, place: Place, *, is_twice: bool) -> str:
 
 @drill(KIND, "Ctrl-C once in a run at random times", "small")
 def interrupt_once(ground: Ground, place: Place) -> str:
-    """Press Ctrl-C once."""
     return interrupt_runs(ground, place, is_twice=False)
 
 
 @drill(KIND, "Ctrl-C twice in a run at random times")
 def interrupt_twice(ground: Ground, place: Place) -> str:
-    """Press Ctrl-C twice."""
     return interrupt_runs(ground, place, is_twice=True)

@@ -65,8 +65,6 @@ def job(profile: str, budget: Sequence[str], source: Sequence[str], runs: Path) 
 
 
 def kill_at_random(profile: str, ground: Ground, place: Place) -> str:
-    """Kill runs of a profile at random times until there were enough kills."""
-
     def moment(run: Path) -> Moment:
         return lambda process, longest_s: _wait(process, place.chance.uniform(0.05, 1.0) * longest_s)
 
@@ -191,7 +189,6 @@ def _kill_a_worker(place: Place, process: subprocess.Popen[bytes]) -> bool:
 
 @drill(KIND, "a tiny run killed before and after a write, then at the next one, and so on", "small")
 def kill_at_each_write(ground: Ground, place: Place) -> str:
-    """Cut a run off at each write once, before and after the rename."""
     expected = weights_of(ground.undisturbed())
     label_file = place.folder.parent / "seen"
     place.more_env["V8_DRILL_SEEN"] = str(label_file)
@@ -208,7 +205,6 @@ def kill_at_each_write(ground: Ground, place: Place) -> str:
 
 
 def kill_full_size(profile: str, ground: Ground, place: Place) -> str:
-    """Kill a run of full size within an epoch and while files are written, and compare all that it saves."""
     with serving_folder(ground.archive, place) as source:
         straight = place.make(full_job(profile, source, place.folder / "straight"), FULL_LIMIT_S)
         run = place.folder / "killed" / profile
@@ -229,7 +225,6 @@ def kill_full_size(profile: str, ground: Ground, place: Place) -> str:
 
 
 def full_job(profile: str, source: Sequence[str], runs: Path) -> list[str]:
-    """Return the main job of one series under a shipped profile of full size."""
     words = ["run", "--profile", profile, "--series", SERIES, *FULL_PROFILES[profile], *source]
     return [*words, "--workers", "1", "--device", "cpu", "--runs", str(runs)]
 

@@ -65,7 +65,6 @@ def watch(
 
 @drill(KIND, "`forecast --every` over two timeframes killed at random times")
 def kill_a_watch(ground: Ground, place: Place) -> str:
-    """Kill a watch between any two closes, while it starts and while it writes."""
     with exchange_of(place) as exchange:
         straight = watch(place, exchange, "straight.sqlite", {})
         closes = place.chance.sample(range(NUM_CLOSES), KILLS_OF_SIZE[ground.size])

@@ -31,7 +31,6 @@ Damage = Callable[[Path], object]
 
 
 def search_words(place: Place, out: str) -> list[str]:
-    """Return the words of a small search of the demo market into a folder."""
     (place.folder / "ranges.yaml").write_text(RANGES)
     words = ["search", str(place.folder / "tiny.yaml"), "--ranges", str(place.folder / "ranges.yaml")]
     chosen = ["--series", SERIES, "--source", "demo", "--workers", "1", "--device", "cpu"]
@@ -39,7 +38,6 @@ def search_words(place: Place, out: str) -> list[str]:
 
 
 def undisturbed(ground: Ground) -> Path:
-    """Return the folder of a search that nobody disturbed."""
     if find_spec("optuna") is None:
         raise ImpossibleHereError("optuna is not installed")
 
@@ -93,14 +91,12 @@ def winner_of(folder: Path) -> str:
 
 
 def noise(file: Path) -> None:
-    """Write noise over the second page of a record."""
     content = bytearray(file.read_bytes())
     content[4_096:8_192] = bytes(number * 167 % 256 for number in range(4_096))
     file.write_bytes(content)
 
 
 def changed(statement: str, file: Path) -> None:
-    """Change the tables of a record by a statement of SQL."""
     with closing(sqlite3.connect(file)) as connection:
         connection.execute("PRAGMA ignore_check_constraints = ON")
         with connection:

@@ -76,7 +76,6 @@ def crowd(ground: Ground, place: Place, send: Send) -> str:
 
 
 def is_heard(address: tuple[str, int]) -> bool:
-    """Ask several times, and return whether all was answered."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         for _ in range(NUM_ASKED):
@@ -87,7 +86,6 @@ def is_heard(address: tuple[str, int]) -> bool:
 
 
 def busy(pid: int) -> float:
-    """Measure the share of a core that a process uses."""
     watched = psutil.Process(pid)
     watched.cpu_percent()
     time.sleep(LOOK_S)
@@ -96,19 +94,16 @@ def busy(pid: int) -> float:
 
 @drill(KIND, "1,100 connections that say nothing, 1,024 files", "small")
 def silent(ground: Ground, place: Place) -> str:
-    """Say nothing."""
     return crowd(ground, place, lambda number: b"")
 
 
 @drill(KIND, "1,100 connections that send a part of a head, 1,024 files")
 def dripping(ground: Ground, place: Place) -> str:
-    """Begin a request and leave it at that."""
     return crowd(ground, place, lambda number: b"GET / HTTP/1.1\r\nX-Part: "[: 1 + number % 24])
 
 
 @drill(KIND, "requests by the host name of another site, --host 127.0.0.1", "small")
 def rebound(ground: Ground, place: Place) -> str:
-    """Ask as a page does whose host name was made to lead to this machine."""
     with served(place, ground.undisturbed(), "--host", "127.0.0.1") as (process, address):
         for path in ("/", "/api/series", "/api/health", "/metrics", "/openapi.json"):
             for host in ("evil.example", f"evil.example:{address[1]}", "127.0.0.1.evil.example", ""):
@@ -124,7 +119,6 @@ def rebound(ground: Ground, place: Place) -> str:
 
 
 def status_of(address: tuple[str, int], path: str, host: str) -> int:
-    """Ask for a path with a header Host, and return the status."""
     connection = http.client.HTTPConnection(*address, timeout=60)
     try:
         connection.request("GET", path, headers={"Host": host})

@@ -26,7 +26,6 @@ NUM_LATER = 200
 
 
 def update_words(place: Place, run: Path) -> list[str]:
-    """Return the words of an update of a run."""
     candles = str(place.folder / "candles")
     return ["update", str(run), "--data-dir", candles, "--workers", "1", "--device", "cpu"]
 
@@ -48,7 +47,6 @@ def require_whole(place: Place) -> None:
 
 @drill(KIND, "`update` killed before and after a write, then at the next one, and so on")
 def kill_an_update(ground: Ground, place: Place) -> str:
-    """Cut an update off at each write once, before and after the rename."""
     train_on_past(place, (SERIES,), NUM_PAST)
     with_future(SERIES, NUM_PAST, NUM_LATER).to_csv(place.folder / "candles" / f"{SERIES}.csv")
     straight = place.runs / "straight"

@@ -54,13 +54,11 @@ class Workplace:
         return self.folder / "tiny.yaml"
 
     def words(self, *series: str, more: tuple[str, ...] = ()) -> list[str]:
-        """Return the main job's arguments for some series of this workplace."""
         chosen = [word for name in series for word in ("--series", name)]
         options = ["--profile", str(self.profile), "--source", "files", "--data-dir", str(self.candles)]
         return ["run", *options, "--runs", str(self.runs), *chosen, *more]
 
     def start(self, words: list[str], **options: object) -> subprocess.Popen[str]:
-        """Start `python -m v8` with arguments, output in one pipe."""
         return subprocess.Popen(
             [sys.executable, "-u", "-m", "v8", *words],
             cwd=self.folder,
@@ -124,7 +122,6 @@ def tiny_profile() -> dict[str, object]:
 
 
 def write_candles(folder: Path, name: str) -> Path:
-    """Write candles of the demo market as a file of the user."""
     folder.mkdir(exist_ok=True)
     frame = open_source("demo").candles(Series.parse(name), NUM_BARS).to_frame()
     frame.to_csv(folder / f"{name}.csv")
@@ -165,8 +162,6 @@ def workplace(trained: tuple[Workplace, subprocess.CompletedProcess[str]], tmp_p
 
 @pytest.fixture
 def snapshot() -> Callable[[Path], dict[str, bytes]]:
-    """Read every file under a folder, by its relative name."""
-
     def read(folder: Path) -> dict[str, bytes]:
         files = (path for path in sorted(folder.rglob("*")) if path.is_file())
         return {str(path.relative_to(folder)): path.read_bytes() for path in files}

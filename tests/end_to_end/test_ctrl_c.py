@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from broken_http import RawServer, drip
 from deaf import DEAF
 from tiny_profiles import tiny_profile
 
@@ -26,24 +25,9 @@ HANG_S = 20.0
 @pytest.fixture
 def dripping() -> Iterator[str]:
     """Serve an archive that answers everything, a byte a second for ever; return its address."""
-    is_over = threading.Event()
-
-    def drip(there: socket.socket) -> None:
-        with there, suppress(OSError):
-            there.recv(65_536)
-            there.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 4000\r\n\r\n")
-            while not is_over.wait(1.0):
-                there.sendall(b"x")
-
-    def accept() -> None:
-        with suppress(OSError):
-            while True:
-                threading.Thread(target=drip, args=(server.accept()[0],), daemon=True).start()
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        threading.Thread(target=accept, daemon=True).start()
-        yield f"http://127.0.0.1:{server.getsockname()[1]}"
-        is_over.set()
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 4000\r\n\r\n"
+    with closing(RawServer([head, *drip(b"x", 1.0, 4_000)])) as server:
+        yield server.url
 
 
 def start(folder: Path, *words: str, archive: str = "", before: Sequence[str] = ()) -> subprocess.Popen[str]:

@@ -66,7 +66,6 @@ def exchange(
 
 @pytest.fixture
 def call() -> Callable[..., Any]:
-    """Call the command line in this process."""
     return lambda *words: CliRunner().invoke(app, [*map(str, words)], prog_name="v8")
 
 
@@ -127,7 +126,6 @@ def keep_going(
 
 
 def replay(watch: LedgerUpdater, exchange: ExchangeApi, until_s: int) -> list[UpdateResult]:
-    """Keep going while the exchange's time passes as fast as the process sleeps."""
     wakes: list[UpdateResult] = []
 
     def sleep(seconds: float) -> None:

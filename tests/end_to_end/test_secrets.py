@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import shutil
-import zipfile
-from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-from local_server import LocalServer, QuietHandler
+from exchange_api import ExchangeApi
+from later_candles import BEGIN_S
 
 pytestmark = pytest.mark.process
 
@@ -23,43 +20,16 @@ GONE = "ADAUSDT-1h"
 PASSWORD = "s3cr3t"
 
 
-def zipped(candles: Path, name: str) -> bytes:
-    """Pack the candles of a user's file as the archive does: twelve columns, the last six of no use to us."""
-    frame = pd.read_csv(candles, index_col=0, parse_dates=True)
-    frame.insert(0, "opened", frame.index.astype("datetime64[ms, UTC]").astype("int64"))
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        rows = frame.assign(**{f"unused_{number}": 0 for number in range(6)}).to_csv(
-            index=False, header=False
-        )
-        archive.writestr(f"{name}.csv", rows)
-    return buffer.getvalue()
-
-
 @pytest.fixture
 def guarded_archive(workplace: Any) -> Iterator[str]:
     """Serve December 2024 of two series, one of them in a bad zip, to who knows the password; the host."""
-    files = {}
-    for series, month in (
-        (GOOD, zipped(workplace.candles / f"{GOOD}.csv", f"{GOOD}-2024-12")),
-        (BAD, b"no zip"),
-    ):
-        folder = f"/data/spot/monthly/klines/{series.replace('-', '/')}"
-        files[f"{folder}/{series}-2024-12.zip"] = month
-        promise = f"{hashlib.sha256(month).hexdigest()}  {series}-2024-12.zip\n"
-        files[f"{folder}/{series}-2024-12.zip.CHECKSUM"] = promise.encode()
-    opens = f"Basic {b64encode(f'me:{PASSWORD}'.encode()).decode()}"
-
-    class Handler(QuietHandler):
-        def do_GET(self) -> None:
-            content = files.get(self.path)
-            is_open = self.headers["Authorization"] == opens
-            self.send_response(403 if not is_open else 404 if content is None else 200)
-            self.end_headers()
-            self.wfile.write(content or b"")
-
-    with LocalServer(Handler) as server:
-        yield f"127.0.0.1:{server.server_port}"
+    frame = pd.read_csv(workplace.candles / f"{GOOD}.csv", index_col=0, parse_dates=True)
+    with ExchangeApi(BEGIN_S) as exchange:
+        exchange.password = ("me", PASSWORD)
+        for series in (GOOD, BAD):
+            exchange.put(series, frame)
+        exchange.put_zip(f"{BAD}-2024-12", b"no zip")
+        yield f"127.0.0.1:{exchange.server_port}"
 
 
 @pytest.mark.nightly

@@ -50,7 +50,6 @@ class Built:
     wheel: Path
 
     def tracked(self, *folders: str) -> set[str]:
-        """List what the checkout has in some folders."""
         words = ("git", "-C", str(self.checkout), "ls-files", *folders)
         return set(subprocess.run(words, check=True, capture_output=True, text=True).stdout.splitlines())
 

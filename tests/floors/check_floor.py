@@ -118,7 +118,6 @@ def test_transformers_can_still_be_imported() -> None:
 
 
 def saved(profile: str) -> Path:
-    """Return the folder of a model that the newest versions saved."""
     return Path(os.environ["V8_MODELS"], "runs", f"{profile}-smoke", SERIES)
 
 

@@ -69,7 +69,6 @@ def main() -> int:
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """Return the options of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -181,7 +180,6 @@ def print_verdicts(verdicts: Sequence[Verdict], seconds: float) -> int:
 
 
 def commit() -> str:
-    """Return the commit of this checkout."""
     words = ["git", "-C", str(REPOSITORY), "describe", "--always", "--dirty"]
     return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
 

@@ -78,7 +78,6 @@ class Case:
 
     @classmethod
     def from_json(cls, text: str) -> Case:
-        """Read what `to_json` wrote."""
         tree = json.loads(text)
         files = {path: base64.b64decode(content) for path, content in tree["files"].items()}
         return cls(**{**tree, "files": files, "words": tuple(tree["words"])})
@@ -108,7 +107,6 @@ def changed_bytes(random: Random, content: bytes) -> bytes:
 
 
 def _places(tree: Any) -> Iterator[tuple[Any, Any]]:
-    """List every container and key of a tree."""
     items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
     for key, value in items:
         yield tree, key
@@ -153,7 +151,6 @@ def changed_tree(random: Random, tree: Any) -> Any:
 
 
 def profile_case(random: Random) -> Case:
-    """Change one of the shipped profiles."""
     name = random.choice(("aligned", "frontier", "stable", "v7", "universe"))
     text = config_path(name).read_text("utf-8")
     method = random.choice(("tree", "tree", "line", "token", "bytes", "yaml"))
@@ -342,7 +339,6 @@ def _archived(random: Random, content: bytes, name: str) -> dict[str, bytes]:
 
 
 def archive_case(random: Random) -> Case:
-    """Pack candles as a month of the exchange archive."""
     stream = io.BytesIO()
     right = f"{SERIES}-{MONTH}.csv"
     with zipfile.ZipFile(
@@ -362,7 +358,6 @@ def odd_candles(random: Random) -> tuple[Any, str, pd.DataFrame]:
 
 
 def covariates_case(random: Random) -> Case:
-    """Write a table of covariates."""
     content = covariates(random)
     content = changed_bytes(random, content) if random.random() < 0.3 else content
     return Case("csv", {TABLE.file: content})
@@ -400,7 +395,6 @@ def record_case(random: Random, run: Path) -> Case:
 
 
 def day_case(random: Random) -> Case:
-    """Change a day of a published ledger."""
     name, content = changed_day(random)
     if random.random() < 0.3:
         name = "bytes"
@@ -422,7 +416,6 @@ def _plan() -> bytes:
 
 
 def plan_case(random: Random) -> Case:
-    """Change the plan of a back-test."""
     content = _plan()
     if random.random() < 0.3:
         return Case("bytes", {PLAN_FILE: changed_bytes(random, content)})

@@ -51,7 +51,6 @@ def _written(table: pa.Table) -> bytes:
 
 
 def _with_column(random: Random, table: pa.Table) -> pa.Table:
-    """Replace a column by one of another kind."""
     values = random.choice(([1, 2], {"a": 1}, b"\xff", True, "x" * 100_000, 10**18, float("inf"), None))
     place = random.randrange(table.num_columns)
     return table.set_column(place, table.column_names[place], pa.array([values] * len(table)))
@@ -88,7 +87,6 @@ CHANGES: Final[dict[str, Change]] = {
 
 
 def changed_day(random: Random) -> tuple[str, bytes]:
-    """Return what was changed, and the day."""
     name = random.choice(list(CHANGES))
     table = pq.read_table(io.BytesIO(sound_day()))
     return name, _written(CHANGES[name](random, table))

@@ -141,7 +141,6 @@ def _read_plan(case: Case) -> None:
 
 
 def _call(random: Random) -> None:
-    """Call the Python API; every wrong argument is an error that callers catch as a ValueError."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SeenCandlesWarning)
         warnings.simplefilter("ignore", LeftOutWarning)
@@ -235,7 +234,6 @@ KINDS: dict[str, Kind] = {
 
 
 def evaluate(case: Case, folder: Path) -> Verdict:
-    """Carry a case out in a folder of its own and evaluate what came of it."""
     work = folder / "case" / "work"
     work.mkdir(parents=True)
     for path, content in case.files.items():

@@ -102,17 +102,14 @@ class BareEnvironment:
 
     @property
     def python(self) -> Path:
-        """The program."""
         return self.folder / "venv" / "bin" / "python"
 
     @property
     def elsewhere(self) -> Path:
-        """A folder to be in."""
         return self.folder / "elsewhere"
 
     @cached_property
     def site(self) -> Path:
-        """Where packages are installed into."""
         (found,) = (self.folder / "venv" / "lib").glob("python*/site-packages")
         return found
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from itertools import groupby
+from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 ENGLISH = "README.md"
@@ -44,43 +44,32 @@ TAIWANESE: Final = {
 """Words of other places, and what is said in Taiwan."""
 
 
-@dataclass(frozen=True)
-class Block:
-    """A run of lines that belong together; `kind` names what they are, with a table's or list's shape."""
+CODE: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+FENCE: Final = "```"
+"""What stands in the text of a section where code was."""
 
-    kind: str
-    lines: tuple[str, ...]
-
-    @property
-    def text(self) -> str:
-        return " ".join(line.strip() for line in self.lines)
+HEADING: Final = re.compile(r"^(#+) (.*?)(?: \{#[\w-]+\})?$", re.MULTILINE)
+"""The anchor that a heading may name, `{#anchor}`, is no part of its title."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """A heading with what stands below it, up to the next heading."""
+    """A heading with what stands below it, up to the next heading; of each code block its language, too."""
 
-    level: int
+    level: str
     title: str
-    blocks: tuple[Block, ...]
+    text: str
+    codes: tuple[tuple[str, str], ...]
 
 
 def sections_of(text: str) -> list[Section]:
-    """Part an edition at its headings."""
-    sections: list[Section] = []
-    for kind, group in groupby(_kinds_and_lines(_without_tabs(text)), key=lambda line: line[0]):
-        lines = tuple(line for _, line in group)
-        if kind == "heading":
-            sections.append(_heading(lines[0]))
-        elif kind not in ("blank", "end of code"):
-            sections[-1] = replace(sections[-1], blocks=(*sections[-1].blocks, _block(kind, lines)))
-    return sections
-
-
-def _heading(line: str) -> Section:
-    """Begin a section; the anchor that a heading may name, `{#anchor}`, is no part of its title."""
-    title = re.sub(r" \{#[\w-]+\}$", "", line)
-    return Section(len(line) - len(line.lstrip("#")), title.lstrip("# "), ())
+    text = _without_tabs(text)
+    codes = iter(CODE.findall(text))
+    parts = HEADING.split(CODE.sub(FENCE, text))[1:]
+    return [
+        Section(level, title, body.strip(), tuple(islice(codes, body.count(FENCE))))
+        for level, title, body in zip(parts[::3], parts[1::3], parts[2::3], strict=True)
+    ]
 
 
 def _without_tabs(text: str) -> str:
@@ -90,39 +79,19 @@ def _without_tabs(text: str) -> str:
     return re.sub(r'^(?:=== ".*"\n| {4})', "", text, flags=re.MULTILINE)
 
 
-def _kinds_and_lines(text: str) -> Iterator[tuple[str, str]]:
-    kind = "blank"
-    for line in text.splitlines():
-        kind = _kind(line, kind)
-        yield kind, line
+def _shape(block: str) -> str:
+    """Name what a block of lines is, with the size of a table or list."""
+    rows = [line for line in block.splitlines() if line.startswith("|")]
+    if rows:
+        return f"table of {len(rows)} x {len(cells_of(rows[0]))}"
+    num_items = len(re.findall(r"^\* ", block, re.MULTILINE))
+    return f"list of {num_items}" if num_items else "code" if block == FENCE else "paragraph"
 
 
-def _kind(line: str, before: str) -> str:
-    """Tell what a line is part of, from the line and what the one before it was part of."""
-    if before.startswith("code"):
-        return "end of code" if line == "```" else before
-    if line.startswith("```"):
-        return f"code {line[3:]}"
-    starts = {"#": "heading", "|": "table", "* ": "list"}
-    otherwise = "blank" if not line else "list" if before == "list" else "paragraph"
-    return next((kind for start, kind in starts.items() if line.startswith(start)), otherwise)
-
-
-def _block(kind: str, lines: tuple[str, ...]) -> Block:
-    if kind == "table":
-        return Block(f"table of {len(lines)} x {len(cells_of(lines[0]))}", lines)
-    if kind == "list":
-        return Block(f"list of {sum(line.startswith('* ') for line in lines)}", lines)
-    return Block(kind, tuple(map(_listed_name if kind == "code " else _command, lines)))
-
-
-def _listed_name(line: str) -> str:
-    """Cut the explanation off a line of a listing, which two spaces part from the name."""
-    return re.sub(r"(?<=\S)  +.*", "", line)
-
-
-def _command(line: str) -> str:
-    """Cut a comment off a line of code."""
+def _facts_of_line(line: str, language: str) -> str:
+    """Cut a comment off code, and off a listing the explanation that two spaces part from the name."""
+    if not language:
+        return re.sub(r"(?<=\S)  +.*", "", line)
     return "" if line.startswith("# ") else line.partition(" #")[0].rstrip()
 
 
@@ -148,28 +117,22 @@ def links_in(text: str) -> Counter[str]:
 
 
 def facts_of(section: Section) -> Iterator[tuple[str, Counter[str]]]:
-    """List what must be the same in another edition, by its name."""
-    yield "its heading's level", Counter([str(section.level)])
-    yield "blocks", Counter([" + ".join(block.kind.strip() for block in section.blocks)])
-    for number, block in enumerate(section.blocks, 1):
-        if block.kind.startswith("code"):
-            yield f"lines of block {number}", Counter(block.lines)
-            yield f"the order of lines of block {number}", Counter([" / ".join(block.lines)])
-        elif block.kind.startswith("table"):
-            yield from _table_facts(block)
-    text = " ".join(block.text for block in section.blocks if not block.kind.startswith(("code", "table")))
+    yield "its heading's level", Counter([section.level])
+    yield "blocks", Counter([" + ".join(map(_shape, re.split(r"\n\s*\n", section.text)))])
+    for number, (language, code) in enumerate(section.codes, 1):
+        lines = [_facts_of_line(line, language) for line in code.splitlines()]
+        yield f"lines of code block {number}", Counter(lines)
+        yield f"the order of lines of code block {number}", Counter([" / ".join(lines)])
+    lines = section.text.splitlines()
+    rows = [line for line in lines if line.startswith("|")]
+    for row, line in enumerate(rows):
+        for column, cell in enumerate(cells_of(line), 1):
+            bold = Counter(re.findall(r"\*\*", cell))
+            yield f"row {row}, column {column} of its tables", names_in(cell) + figures_in(cell) + bold
+    text = " ".join(line.strip() for line in lines if not line.startswith(("|", FENCE)))
     yield "names in code type", names_in(text)
     yield "figures", figures_in(text)
     yield "links", links_in(text)
-
-
-def _table_facts(table: Block) -> Iterator[tuple[str, Counter[str]]]:
-    for row, line in enumerate(table.lines):
-        for column, cell in enumerate(cells_of(line), 1):
-            where = f"of row {row}, column {column} of its table"
-            yield f"names in code type {where}", names_in(cell)
-            yield f"figures {where}", figures_in(cell)
-            yield f"bold type {where}", Counter(re.findall(r"\*\*", cell))
 
 
 def differences(english: str, chinese: str) -> list[str]:
@@ -199,7 +162,7 @@ def _listed(counted: Counter[str]) -> str:
 def strange_words(text: str) -> Iterator[str]:
     """Tell in which sections words stand that Taiwan has others for, or signs that are not traditional."""
     for section in sections_of(text):
-        words = section.title + " ".join(block.text for block in section.blocks)
+        words = section.title + section.text + "".join(code for _, code in section.codes)
         if foreign := {word: here for word, here in TAIWANESE.items() if word in words}:
             yield f"Section {section.title!r}: say {foreign}"
         if strange := {one for one in re.findall(r"[\u4e00-\u9fff]", words) if not _is_traditional(one)}:

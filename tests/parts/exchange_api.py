@@ -69,7 +69,6 @@ class ApiFault:
 
 
 def code(number: int, message: str) -> bytes:
-    """Write an error as the exchange does."""
     return json.dumps({"code": number, "msg": message}).encode()
 
 
@@ -80,7 +79,6 @@ def too_many(status: int = 429, retry_after: str | None = "1") -> ApiFault:
 
 
 def blocked() -> ApiFault:
-    """Answer as the exchange does to places where it may not serve."""
     return ApiFault(451, body=code(0, "Service unavailable from a restricted location"), of=None)
 
 
@@ -146,6 +144,10 @@ class ExchangeApi(LocalServer):
         held[open_s] = tuple((known | values)[name] for name in OHLCV)
         self._renew(series)
 
+    def put_zip(self, stem: str, content: bytes) -> None:
+        """Put other bytes into the place of a zip of the archive, such as BTCUSDT-15m-2024-12."""
+        self._zips[stem] = content
+
     def cut_hole(self, series: str, first_s: int, last_s: int) -> None:
         """Take out the candles that open between two times, both included."""
         for open_s in range(first_s, last_s + 1, Series.parse(series).bar_s):
@@ -161,7 +163,6 @@ class ExchangeApi(LocalServer):
         return pd.DataFrame([self._candles[series][at] for at in opens], index=index, columns=list(OHLCV))
 
     def klines_requests(self) -> list[dict[str, str]]:
-        """List what was asked for candles."""
         asked = map(urlsplit, self.requests)
         return [dict(parse_qsl(one.query)) for one in asked if one.path == "/api/v3/klines"]
 

@@ -24,7 +24,6 @@ class ForkedPlace(ground.Place):
     def call(
         self, words: Sequence[str], limit_s: float = ground.LIMIT_S, **options: Sequence[str]
     ) -> ground.Ended:
-        """Call the command line to its end."""
         if options:  # another program
             return super().call(words, limit_s, **options)
         output, errors = (tempfile.TemporaryFile("w+", errors="replace") for _ in range(2))  # noqa: SIM115

@@ -21,12 +21,10 @@ NOW_S = 1_735_689_600
 
 
 def digest_of(frame: pd.DataFrame) -> str:
-    """Return the digest of the candles that a frame holds."""
     return check_candles(frame[COLUMNS], HOURLY, source="files").digest
 
 
 def read(folder: Path, series: Series = HOURLY, num_bars: int = 1_000, **more: Any) -> Candles:
-    """Read candles of the files of a folder."""
     return FilesSource(folder, now=lambda: NOW_S).candles(series, num_bars, **more)
 
 

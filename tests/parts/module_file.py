@@ -9,7 +9,6 @@ from typing import Any
 
 
 def load_module(file: Path) -> Any:
-    """Load a module under a name of its own."""
     spec = importlib.util.spec_from_file_location(f"v8_tests_{file.parent.name}_{file.stem}", file)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)

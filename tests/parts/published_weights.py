@@ -11,7 +11,6 @@ import numpy as np
 
 
 def weights(model: Path) -> dict[str, np.ndarray]:
-    """Read every array of a Keras file."""
     arrays: dict[str, np.ndarray] = {}
     with zipfile.ZipFile(model) as archive:
         content = io.BytesIO(archive.read("model.weights.h5"))

@@ -1,4 +1,4 @@
-"""Engines, observers and plans of tests' own."""
+"""Engines, observers, plans and jobs of tests' own."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from v8.data.market.series import Series
+from v8.data.market.sources.demo import DemoSource
 from v8.profile.profile import Profile
 from v8.runs.events import Event, Note, RunContext, RunObserver, SeriesOutcome
 from v8.runs.plan import Job, Plan, Recipe
@@ -14,10 +15,18 @@ Train = Callable[[Sequence[Job], RunObserver], Iterator[SeriesOutcome]]
 
 
 def new_plan(profile: Profile, series: Iterable[Series], path: Path) -> Plan:
-    """Plan a run of which nothing is there yet."""
     return Plan(
         Recipe(profile, is_publishable=True), path, dict.fromkeys(series, "pending"), "python -m v8 run"
     )
+
+
+def demo_jobs(profile: Profile, names: Sequence[str], run: Path) -> list[Job]:
+    """Make the jobs of a profile for some series, each in a folder of its name; their seeds count from 0."""
+    recipe = Recipe(profile, is_publishable=False)
+    return [
+        Job(recipe, DemoSource().candles(Series.parse(name), profile.newest_bars), seed, run / name)
+        for seed, name in enumerate(names)
+    ]
 
 
 class EngineOf:
@@ -30,8 +39,6 @@ class EngineOf:
 
 
 class Recorder(RunObserver):
-    """Keeps every event."""
-
     def __init__(self) -> None:
         self.events: list[Event] = []
 

@@ -23,7 +23,6 @@ def known_reasons() -> dict[str, str]:
 
 
 def is_known(reason: str) -> bool:
-    """Return whether the list has a reason."""
     return any(re.fullmatch(pattern, reason) for pattern in known_reasons())
 
 

@@ -12,7 +12,7 @@ from v8.data.market.sources import open_source
 from v8.data.windows import SeriesData, prepare_series, table_columns
 from v8.profile.families import FAMILIES
 from v8.profile.family import TeacherForcingSettings
-from v8.profile.profile import Profile, load_profile
+from v8.profile.profile import Profile, load_profile, profile_names
 
 TINY_NETWORKS: dict[str, dict[str, Any]] = {
     "bilstm_seq2seq": {"encoder_units": (6, 4), "decoder_units": (4,)},
@@ -27,6 +27,11 @@ RANGED_FEATURES = (
     *("open", "high", "low", "close", "range_1", "recent_range", "move_5", "day_sin_1"),
     *("rolled_middle_1", "rolled_deviation_3"),
 )
+
+
+def network_profiles() -> list[str]:
+    """Name the shipped profiles that have a network; those of a formula are fitted."""
+    return [name for name in profile_names() if not load_profile(name).family.is_formula]
 
 
 def tiny_profile(
@@ -56,7 +61,6 @@ def tiny_ranged_profile(family: str = "dense_newest", **changes: Any) -> Profile
 
 
 def demo_table(profile: Profile, *, series: str = "BTCUSDT-15m", num_bars: int | None = None) -> FeatureTable:
-    """Return the feature table of a demo series."""
     candles = open_source("demo").candles(Series.parse(series), num_bars or profile.newest_bars)
     return compute_table(candles, table_columns(profile))
 
@@ -70,5 +74,4 @@ def table_with(table: FeatureTable, **arrays: np.ndarray) -> FeatureTable:
 
 
 def demo_data(profile: Profile, **options: Any) -> SeriesData:
-    """Return a demo series as it is trained."""
     return prepare_series(demo_table(profile, **options), profile)

@@ -48,12 +48,10 @@ class WebhookReceiver(LocalServer):
 
     @property
     def kinds(self) -> list[str]:
-        """The type of every message that it took."""
         return [told["type"] for _, told in self.taken]
 
 
 def is_signed(headers: Any, body: bytes) -> bool:
-    """Return whether the secret signed a message."""
     signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
     digest = hmac.new(b64decode(SECRET.removeprefix("whsec_")), signed, hashlib.sha256).digest()
     return hmac.compare_digest(f"v1,{b64encode(digest).decode()}", headers["webhook-signature"])

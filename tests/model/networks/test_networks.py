@@ -8,8 +8,7 @@ import keras
 import numpy as np
 import pytest
 from float32_steps import assert_within_steps
-from network_profiles import network_profiles
-from tiny_profiles import demo_data, tiny_profile
+from tiny_profiles import demo_data, network_profiles, tiny_profile
 
 from v8.model.networks.networks import build_network
 from v8.profile.profile import load_profile

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from demo_jobs import demo_jobs
 from float32_steps import assert_same_forecasts
 from keras_3_10 import unknown_keys
+from run_doubles import demo_jobs
 from tiny_profiles import tiny_profile
 
 from v8.forecaster.forecaster import Forecaster

@@ -33,7 +33,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import yaml
-from serving_thread import start_serving
+from local_server import start_serving
 
 USER = "someone"
 WRITE_TOKEN = "hf_WriteTokenOfTheLoopbackHub"
