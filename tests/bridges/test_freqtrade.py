@@ -5,7 +5,6 @@ from __future__ import annotations
 import doctest
 import json
 import os
-import subprocess
 import sys
 import time
 import zipfile
@@ -22,6 +21,7 @@ import v8_columns
 from broken_http import RawServer, drip
 from broken_http import answer as http_answer
 from local_server import LocalServer, QuietHandler
+from programs import run_program
 from v8_columns import (
     STOP,
     USABLE_FROM,
@@ -385,10 +385,7 @@ def said(place: Path, command: str, *words: str, strategy: str = "V8Strategy", *
         places = ("--config", file, "--user-data-dir", place / "user_data", "--strategy-path", BRIDGE)
         call = (sys.executable, "-m", "freqtrade", command, *places, "--timerange", span)
         env = {**os.environ, "COLUMNS": "200", "HOME": str(place)}
-        process = subprocess.run(
-            [*map(str, call), "--strategy", strategy, *words],
-            capture_output=True, text=True, env=env, check=False, timeout=300,
-        )  # fmt: skip
+        process = run_program(*call, '--strategy', strategy, *words, env=env, timeout=300)  # fmt: skip
     assert process.returncode == 0, process.stdout + process.stderr
     return process.stdout + process.stderr
 

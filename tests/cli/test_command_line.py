@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import typer.main
 from forked import called
+from programs import run_program
 
 from v8.base.version import VERSION
 from v8.cli.app import app
@@ -25,14 +26,7 @@ call = partial(called, cwd=REPOSITORY)
 
 
 def start(*words: str, module: str = "v8") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", module, *words],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    return run_program(sys.executable, "-m", module, *words, cwd=REPOSITORY, timeout=120)
 
 
 def surface() -> str:
@@ -141,9 +135,7 @@ def test_the_version_is_told_without_a_command() -> None:
 def test_closed_output_is_led_nowhere_and_changes_no_exit_code(words: str, status: int) -> None:
     """Whoever starts a process may leave out any of the three; at 0bd7e3d that was a traceback."""
     line = f'exec "$0" -m v8 {words}'
-    process = subprocess.run(
-        ["sh", "-c", line, sys.executable], cwd=REPOSITORY, capture_output=True, text=True, check=False
-    )
+    process = run_program("sh", "-c", line, sys.executable, cwd=REPOSITORY)
     assert (process.returncode, process.stdout, process.stderr) == (status, "", "")
 
 

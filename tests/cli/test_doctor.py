@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from programs import run_program
 from tiny_profiles import tiny_profile
 
 from v8.base.child import ChildCall, run_in_children
@@ -31,14 +32,15 @@ def tiny_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def call(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "v8", "doctor", *words],
+    return run_program(
+        sys.executable,
+        "-m",
+        "v8",
+        "doctor",
+        *words,
         cwd=REPOSITORY,
         env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1", **variables},
-        capture_output=True,
-        text=True,
         timeout=300,
-        check=False,
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import run_program
 
 pytestmark = [pytest.mark.tf, pytest.mark.process, pytest.mark.nightly]
 
@@ -16,13 +17,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def fuzz(folder: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(REPOSITORY / "tests" / "fuzzing"), "--jobs", "1", *map(str, words)],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return run_program(sys.executable, REPOSITORY / "tests" / "fuzzing", "--jobs", "1", *words, cwd=folder)
 
 
 def test_a_hundred_inputs_are_accepted_or_refused_in_a_sentence(trained_run: Any, tmp_path: Path) -> None:

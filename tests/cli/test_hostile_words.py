@@ -100,12 +100,6 @@ def test_a_path_that_is_too_long_is_one_line(words: list[str]) -> None:
     assert process.exit_code in (3, 6)
 
 
-def test_runs_that_is_a_file_is_one_line() -> None:
-    process = call("run", *DEMO, "--smoke", "--series", "BTCUSDT-15m", "--runs", "../a-file")
-    assert re.search("--runs: .*; got the file ../a-file.", require_one_line(process))
-    assert (process.exit_code, Path("../a-file").read_text()) == (2, "mine")
-
-
 def test_ten_thousand_series_are_counted_at_once() -> None:
     names = [f"A{number}-1h" for number in range(10_000)]
     words = [word for name in [*names, names[0]] for word in ("--series", name)]

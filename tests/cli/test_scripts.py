@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import run_program
 from tiny_profiles import tiny_profile
 
 pytestmark = pytest.mark.process
@@ -30,13 +31,12 @@ def bare_path(tmp_path: Path) -> Path:
 
 
 def call(script: str, path: Path, venv: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["bash", str(REPOSITORY / "scripts" / script), *words],
+    return run_program(
+        "bash",
+        REPOSITORY / "scripts" / script,
+        *words,
         cwd=venv.parent,
         env={**os.environ, "PATH": str(path), "V8_VENV": str(venv)},
-        capture_output=True,
-        text=True,
-        check=False,
     )
 
 
@@ -165,16 +165,13 @@ def test_what_fails_must_pass_twice_alone(
 def test_every_change_runs_all_but_the_nightly_tests_and_all_runs_the_oldest_versions_too(
     words: tuple[str, ...], marks: str, bare_path: Path, tmp_path: Path
 ) -> None:
-    programs = tmp_path / "venv" / "bin"
-    programs.mkdir(parents=True)
-    calls = tmp_path / "calls"
+    venv = tmp_path / "venv"
     for name in ("python", "ruff", "mypy", "lint-imports"):
-        (programs / name).write_text(f'#!/bin/sh\necho "{name} $@" >> {calls}\n')
-        (programs / name).chmod(0o755)
+        stand_in(venv / "bin" / name)
     for tool in ("rm", "sed"):
         (bare_path / tool).symlink_to(shutil.which(tool) or "")
-    process = call("test", bare_path, programs.parent, *words)
-    called = calls.read_text().splitlines()
+    process = call("test", bare_path, venv, *words)
+    called = asked(tmp_path)
     (tests,) = (line for line in called if "-m pytest" in line)
     assert tests.partition(" -m pytest ")[2].partition(" -m ")[2] == marks
     assert ("--cov=v8 --cov-branch" in tests) == ("--cov-fail-under=" in tests) == (words == ())
@@ -207,8 +204,12 @@ def measured(
     script: str, *words: str | Path, folder: Path, path: Sequence[Path] = ()
 ) -> tuple[dict[str, Any], str]:
     """Run a benchmark in a folder of its own, with more to import from; return figures and printed lines."""
-    process = subprocess.run(
-        [sys.executable, str(REPOSITORY / "scripts" / script), *map(str, words), "--json", "figures.json"],
+    process = run_program(
+        sys.executable,
+        REPOSITORY / "scripts" / script,
+        *words,
+        "--json",
+        "figures.json",
         cwd=folder,
         env={
             **os.environ,
@@ -216,9 +217,6 @@ def measured(
             "CUDA_VISIBLE_DEVICES": "-1",
             "PYTHONPATH": os.pathsep.join(map(str, path)),
         },
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert process.returncode == 0, process.stderr
     return json.loads((folder / "figures.json").read_text("utf-8")), process.stdout
@@ -254,12 +252,13 @@ def write_tiny_profile(folder: Path) -> Path:
 @pytest.mark.nightly
 def test_a_gpu_s_day_can_be_rehearsed_without_one(tmp_path: Path) -> None:
     words = ["frontier", "--device", "cpu", "--tiny", "--profile", write_tiny_profile(tmp_path)]
-    process = subprocess.run(
-        ["bash", REPOSITORY / "scripts" / "gpu_day", *words, "--out", tmp_path / "found"],
+    process = run_program(
+        "bash",
+        REPOSITORY / "scripts" / "gpu_day",
+        *words,
+        "--out",
+        tmp_path / "found",
         env={**os.environ, "PYTHON": sys.executable},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert process.returncode == 0, process.stderr
     found = {file.name for file in (tmp_path / "found").iterdir()}
@@ -270,8 +269,6 @@ def test_a_gpu_s_day_can_be_rehearsed_without_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("words", [["holiday"], ["bench", "--warp", "9"]])
 def test_a_gpu_s_day_says_what_it_takes(words: list[str]) -> None:
-    process = subprocess.run(
-        ["bash", REPOSITORY / "scripts" / "gpu_day", *words], capture_output=True, text=True, check=False
-    )
+    process = run_program("bash", REPOSITORY / "scripts" / "gpu_day", *words)
     assert process.returncode == 2
     assert f"got '{words[-1] if len(words) == 1 else words[1]}'" in process.stderr

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from programs import run_program
 
 from v8.base.registry import ANNEX_FILE, ANNEXES_FOLDER, Annex, annexes, read_annexes
 
@@ -63,14 +64,7 @@ def call(checkout: Path, *words: str) -> subprocess.CompletedProcess[str]:
         "V8_HOME": str(checkout / "home"),
         "COLUMNS": "100",
     }
-    return subprocess.run(
-        [sys.executable, "-P", "-m", "v8", *words],
-        cwd=checkout,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return run_program(sys.executable, "-P", "-m", "v8", *words, cwd=checkout, env=environment)
 
 
 def commands_of(annex: str) -> set[str]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from configparser import ConfigParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from programs import run_program
 
 import v8
 
@@ -66,7 +66,7 @@ def test_results_of_users_are_not_tracked_and_packages_of_the_same_name_are() ->
     names = ["runs/a", "backtests/a", "searches/a", "comparison/a"]
     packages = ["v8/runs/a.py", "v8/annexes/search/a.py", "v8/annexes/comparison/a.py", "tests/runs/a.py"]
     words = ["git", "-C", str(REPOSITORY), "check-ignore", *names, *packages]
-    process = subprocess.run(words, capture_output=True, text=True, check=False)
+    process = run_program(*words)
     assert process.stdout.split() == names
 
 
@@ -86,11 +86,14 @@ def test_the_subject_of_a_commit_has_at_most_72_characters(subject: str, code: i
     message.write_text(
         f"{subject}\n\nA body may be longer than that and ends with a full stop, as sentences do.\n"
     )
-    process = subprocess.run(
-        ["bash", str(REPOSITORY / "scripts" / "commit_subject"), str(message)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    process = run_program("bash", REPOSITORY / "scripts" / "commit_subject", message)
     assert process.returncode == code
     assert ("has 1 to 72 characters" in process.stderr) == bool(code)
+
+
+def test_no_sentence_cites_a_guarantee_by_its_number() -> None:
+    """Nothing in the repository defines one."""
+    folders = ("v8", "scripts", "docs", "tests")
+    files = [file for folder in folders for file in (REPOSITORY / folder).rglob("*.py")]
+    assert len(files) > 400
+    assert [file for file in files if re.search(r"\bG[12]?\d\b", file.read_text("utf-8"))] == []

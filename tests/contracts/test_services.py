@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import typer.main
 import yaml
+from programs import run_program
 
 from v8.cli.app import app
 from v8.profile.profile import profile_names
@@ -145,11 +146,11 @@ def test_systemd_understands_the_units_and_finds_them_guarded(tmp_path: Path) ->
         if file.is_file():
             env = {"SYSTEMD_UNIT_PATH": f"{tmp_path}/units:", "PATH": "/usr/bin:/bin"}
             words = ["systemd-analyze", "verify", "--man=no", str(file)]
-            process = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+            process = run_program(*words, env=env)
             assert (process.returncode, process.stderr) == (0, ""), file.name
             if file.suffix == ".service":
                 words = ["systemd-analyze", "security", "--offline=true", "--threshold=25", str(file)]
-                process = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+                process = run_program(*words, env=env)
                 assert process.returncode == 0, process.stdout
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from programs import run_program
 from skips import is_known, known_reasons
 
 TESTS = Path(__file__).parents[1]
@@ -65,8 +65,12 @@ def test_a_reason_that_is_not_in_the_list_fails_the_run(reason: str, status: int
     (tmp_path / "test_it.py").write_text(
         f"import pytest\n\ndef test_good():\n    pass\n\ndef test_skipped():\n    pytest.skip({reason!r})\n"
     )
-    process = subprocess.run(
-        [sys.executable, "-m", "pytest", "-n", "1"],
+    process = run_program(
+        sys.executable,
+        "-m",
+        "pytest",
+        "-n",
+        "1",
         cwd=tmp_path,
         env={
             **os.environ,
@@ -74,9 +78,6 @@ def test_a_reason_that_is_not_in_the_list_fails_the_run(reason: str, status: int
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
             "PYTEST_ADDOPTS": "-p xdist.plugin",
         },
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert process.returncode == status, process.stdout + process.stderr
     assert "skipped: 1 tests for 1 reasons" in process.stdout

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from packaging.specifiers import SpecifierSet
+from programs import run_program
 
 from v8.base.version import VERSION
 
@@ -164,5 +165,5 @@ def test_a_release_is_tested_then_given_to_the_index_without_a_password() -> Non
 def test_a_linter_that_is_there_finds_nothing(tool: str, words: Any) -> None:
     if not (program := shutil.which(tool)):
         pytest.skip(f"no {tool}: the workflow Tests installs it")
-    process = subprocess.run([program, *words], capture_output=True, text=True, check=False)
+    process = run_program(program, *words)
     assert process.returncode == 0, process.stdout + process.stderr

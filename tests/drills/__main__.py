@@ -47,28 +47,19 @@ def main() -> int:
     options = parse(sys.argv[1:])
     # A shell makes what it starts in the background deaf to Ctrl-C, and that goes on to its children.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    size = chosen_size(options)
-    chosen = drills_of(size)
     chosen = [
         drill
-        for drill in chosen
+        for drill in drills_of(options.size)
         if options.only in (None, drill.kind) and (options.fault or "") in drill.fault
     ]
     with tempfile.TemporaryDirectory(prefix="v8-drill-", ignore_cleanup_errors=True) as folder:
-        ground = Ground(Path(folder), options.seed, size, options.archive)
+        ground = Ground(Path(folder), options.seed, options.size, options.archive)
         outcomes = list(printed(carried_out(chosen, ground, options.jobs)))
     if options.markdown:
         print_markdown(outcomes)
     num_bad = sum(not outcome.is_good for outcome in outcomes)
     print(f"\n{len(outcomes)} drills, {num_bad} with something lost, silent, hung or a traceback.")
     return int(num_bad > 0)
-
-
-def chosen_size(options: argparse.Namespace) -> str:
-    for size in (FULL, "long", "small"):
-        if getattr(options, size):
-            return size
-    return "usual"
 
 
 def drills_of(size: str) -> list[Drill]:
@@ -88,15 +79,13 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2, help="drills at the same time")
     parser.add_argument("--archive", type=Path, help="folder of an archive of real candles, for the kills")
-    parser.add_argument(
-        "--long", action="store_true", help="every fault, and 20 random kills of each profile"
-    )
-    parser.add_argument("--small", action="store_true", help="a few of each kind, for the tests")
-    parser.add_argument(
-        "--full",
-        action="store_true",
-        help="only kills of the whole `aligned` and `frontier`: 8,000 candles, compared byte for byte",
-    )
+    parser.set_defaults(size="usual")
+    for size, help_text in {
+        "long": "every fault, and 20 random kills of each profile",
+        "small": "a few of each kind, for the tests",
+        FULL: "only kills of the whole `aligned` and `frontier`: 8,000 candles, compared byte for byte",
+    }.items():
+        parser.add_argument(f"--{size}", dest="size", action="store_const", const=size, help=help_text)
     parser.add_argument("--markdown", action="store_true", help="end with the table for the README")
     return parser.parse_args(words)
 

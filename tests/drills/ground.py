@@ -28,9 +28,9 @@ from threading import Lock
 from typing import IO, Any
 
 import pandas as pd
-import yaml
 from later_candles import write_past
 from published_weights import weights
+from tiny_profiles import tiny_profile
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SERIES = "BTCUSDT-1h"
@@ -49,30 +49,16 @@ OURS = frozenset({".lock", ".lock-holder"})
 _LOG_LINE = re.compile(r"[EWI]0000 ")
 """What TensorFlow logs about the machine."""
 
-TINY = {
-    "name": "tiny",
-    "description": "A network for drills.",
-    "newest_bars": 900,
-    "features": ["open", "high", "low", "close", "volatility"],
-    "lookback_bars": 8,
-    "horizon_bars": 2,
-    "scaling": "anchored",
-    "split": {"train": 0.7, "validation": 0.15, "test": 0.15},
-    "network": {"family": "dense_newest", "dense_units": [6], "dropout": 0.2},
-    "tasks": {"ohlc": {"weight": 1.0, "loss": "mae"}},
-    "training": {
-        "batch_size": 32,
-        "epochs": 4,
-        "learning_rate": 0.001,
-        "clip_norm": None,
-        "early_stopping_patience_epochs": 50,
-        "reduce_lr_factor": 0.5,
-        "reduce_lr_patience_epochs": 4,
-        "precision": "float32",
-    },
-    "calibration": "none",
-    "seed": 7,
-}
+TINY = tiny_profile(
+    "dense_newest",
+    dropout=0.2,
+    newest_bars=900,
+    features=("open", "high", "low", "close", "volatility"),
+    lookback_bars=8,
+    horizon_bars=2,
+    tasks={"ohlc": {"weight": 1.0, "loss": "mae"}},
+    training={"batch_size": 32, "epochs": 4, "learning_rate": 0.001},
+)
 """The smallest profile worth killing."""
 
 
@@ -125,7 +111,7 @@ class Place:
     def __post_init__(self) -> None:
         for name in ("home", "tmp", "runs"):
             (self.folder / name).mkdir(parents=True)
-        (self.folder / "tiny.yaml").write_text(yaml.safe_dump(TINY, sort_keys=False))
+        (self.folder / "tiny.yaml").write_text(TINY.model_dump_json())  # JSON is YAML
         (self.folder / "notes.txt").write_text("the user's own\n")
         (self.folder / "runs" / "notes.txt").write_text("the user's own, next to the runs\n")
         self._mine = digests(self.folder)

@@ -14,6 +14,8 @@ import pytest
 import yaml
 from forked import called
 from made_once import made_once
+from programs import run_program
+from tiny_profiles import tiny_profile
 
 from v8.data.market.series import Series
 from v8.data.market.sources import open_source
@@ -76,15 +78,8 @@ class Workplace:
 
     def call_anew(self, words: list[str]) -> subprocess.CompletedProcess[str]:
         """Run `python -m v8` with arguments to its end; Python starts anew."""
-        return subprocess.run(
-            [sys.executable, "-m", "v8", *words],
-            cwd=self.folder,
-            env=self.env,
-            text=True,
-            errors="replace",  # a test sets the code page of another system
-            capture_output=True,
-            timeout=300,
-            check=False,
+        return run_program(
+            sys.executable, "-m", "v8", *words, cwd=self.folder, env=self.env, errors="replace", timeout=300
         )
 
     def change_profile(self, key: str, value: object) -> None:
@@ -93,32 +88,17 @@ class Workplace:
         self.profile.write_text(yaml.safe_dump(content, sort_keys=False))
 
 
-def tiny_profile() -> dict[str, object]:
-    """Return a profile that trains in a moment: 20 bars in, 2 out, four units a layer."""
-    return {
-        "name": "tiny",
-        "description": "A network for tests.",
-        "newest_bars": 400,
-        "features": ["open", "high", "low", "close", "volatility"],
-        "lookback_bars": 20,
-        "horizon_bars": 2,
-        "scaling": "anchored",
-        "split": {"train": 0.7, "validation": 0.15, "test": 0.15},
-        "network": {"family": "bilstm_seq2seq", "encoder_units": [4], "decoder_units": [4], "dropout": 0.2},
-        "tasks": {"ohlc": {"weight": 1.0, "loss": "mae"}, "volatility": {"weight": 0.3, "loss": "mae"}},
-        "training": {
-            "batch_size": 8,
-            "epochs": 12,
-            "learning_rate": 0.001,
-            "clip_norm": None,
-            "early_stopping_patience_epochs": 50,
-            "reduce_lr_factor": 0.5,
-            "reduce_lr_patience_epochs": 4,
-            "precision": "float32",
-        },
-        "calibration": "ensemble",
-        "seed": 7,
-    }
+TINY = tiny_profile(
+    newest_bars=400,
+    features=("open", "high", "low", "close", "volatility"),
+    horizon_bars=2,
+    network={"family": "bilstm_seq2seq", "encoder_units": (4,), "decoder_units": (4,), "dropout": 0.2},
+    tasks={"ohlc": {"weight": 1.0, "loss": "mae"}, "volatility": {"weight": 0.3, "loss": "mae"}},
+    training={"batch_size": 8, "epochs": 12, "learning_rate": 0.001, "early_stopping_patience_epochs": 50},
+    calibration="ensemble",
+    seed=7,
+)
+"""It trains in a moment."""
 
 
 def write_candles(folder: Path, name: str) -> Path:
@@ -134,7 +114,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Workplace, subpro
 
     def train(folder: Path) -> subprocess.CompletedProcess[str]:
         place = place_at(folder)
-        place.profile.write_text(yaml.safe_dump(tiny_profile(), sort_keys=False))
+        place.profile.write_text(TINY.model_dump_json())  # JSON is YAML
         for name in GOOD:
             write_candles(place.candles, name)
         (place.candles / f"{BROKEN}.csv").write_text("open_time,open,high,low,close,volume\n")

@@ -258,45 +258,6 @@ def test_a_close_that_the_model_has_seen_is_left_out(
     assert ledger.series("./tiny") == [LONG]
 
 
-def test_a_replay_that_was_cut_off_anywhere_is_the_undisturbed_one(
-    exchange: ExchangeApi, watch_place: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    watch, ledger = watch_place(name="straight.sqlite")
-    until_s = BEGIN_S + 2 * HOUR_S
-    while exchange.now_s < until_s:
-        watch.update()
-        exchange.now_s += BAR_S
-    ledger.close()
-    exchange.now_s = BEGIN_S + 5
-    num_calls = 0
-    cuts = {3, 4, 11, 19, 26, 33}
-    real = Ledger.add
-
-    def cut_off(self: Ledger, entry: Any) -> bool:
-        nonlocal num_calls
-        num_calls += 1
-        if num_calls in cuts and num_calls % 2:
-            raise OverError  # before it is written
-        written = real(self, entry)
-        if num_calls in cuts:
-            raise OverError  # and after
-        return written
-
-    monkeypatch.setattr(Ledger, "add", cut_off)
-    watch, ledger = watch_place(name="cut.sqlite")
-    while exchange.now_s < until_s:
-        try:
-            watch.update()
-        except OverError:
-            ledger.close()
-            watch, ledger = watch_place(name="cut.sqlite")
-            continue
-        exchange.now_s += BAR_S
-    ledger.close()
-    assert cuts & set(range(num_calls)) == {3, 4, 11}
-    assert ledger_rows(tmp_path / "cut.sqlite") == ledger_rows(tmp_path / "straight.sqlite")
-
-
 def wait_until(is_so: Callable[[], bool]) -> None:
     """Wait until something holds, at most a minute; what does not is found by who looks."""
     ends_s = time.monotonic() + 60
@@ -401,7 +362,7 @@ def test_forecast_once_says_what_it_did_where_nobody_takes_it(
     assert f"got status 503. See what it lacks; {ledger}.outbox keeps the messages" in process.stderr
 
 
-def test_a_second_writer_and_a_market_without_a_present_are_refused(
+def test_a_second_writer_and_a_run_or_a_ledger_that_is_not_there_are_refused(
     call: Callable[..., Any], models: ServingModels, trained: tuple[Any, Any], tmp_path: Path
 ) -> None:
     words = ("forecast", trained[0].run, "--ledger", tmp_path / "ledger.sqlite")
@@ -409,12 +370,8 @@ def test_a_second_writer_and_a_market_without_a_present_are_refused(
         second = call(*words, "--every")
     assert second.exit_code == 3
     assert "; got process " in second.stderr
-    demo = call(*words, "--source", "demo")
-    assert demo.exit_code == 2 and "; got a simulated market" in demo.stderr
     nowhere = call("forecast", tmp_path / "nowhere", "--ledger", tmp_path / "new.sqlite")
     assert nowhere.exit_code == 3 and "; got no such folder" in nowhere.stderr
-    misspelt = call("forecast", trained[0].run, "--ledger", tmp_path / "new" / "ledger.sqlite")
-    assert misspelt.exit_code == 2
     assert not any(tmp_path.glob("new*"))
     absent = call("track", trained[0].run, "--ledger", tmp_path / "new" / "ledger.sqlite")
     assert absent.exit_code == 3 and "; got no such file" in absent.stderr

@@ -20,6 +20,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from exchange_api import ExchangeApi
+from programs import run_program
 
 from v8.data.market.series import Series
 from v8.data.market.sources import open_source
@@ -53,7 +54,7 @@ def why_impossible() -> str | None:
     if shutil.which("setpriv") is None:
         return "setpriv, of the package util-linux, is not installed"
     words = [*_words_as(USER_ID), sys.executable, "-c", "import numpy"]
-    tried = subprocess.run(words, capture_output=True, text=True, check=False)
+    tried = run_program(*words)
     return tried.stderr.strip() or "the interpreter does not start" if tried.returncode else None
 
 
@@ -65,14 +66,15 @@ def called_as_user(
     if reason:
         pytest.skip(f"no other user can be taken on here: {reason}")
     kept = {name: os.environ[name] for name in ("PATH", "LANG", "CUDA_VISIBLE_DEVICES") if name in os.environ}
-    return subprocess.run(
-        [*_words_as(user_id), sys.executable, "-m", "v8", *map(str, words)],
+    return run_program(
+        *_words_as(user_id),
+        sys.executable,
+        "-m",
+        "v8",
+        *words,
         cwd=cwd,
         env={**kept, "PYTHONDONTWRITEBYTECODE": "1", "NO_PROXY": "127.0.0.1", **env},
-        capture_output=True,
-        text=True,
         timeout=LIMIT_S,
-        check=False,
     )
 
 
