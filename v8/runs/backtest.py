@@ -220,8 +220,16 @@ def begin_or_continue(
         plan = replace(plan, folds=options.like.folds, missing=options.like.missing)
     else:
         histories = _read_histories(options, source, observer)
+        reasons = list(histories.missing.values())
         if not histories.spans:
-            raise _no_candles(path, histories)
+            raise DataError(
+                where=str(path),
+                rule="a back-test needs the candles of one series at least",
+                got=f"none of {len(reasons)}; {reasons[0]}",
+                fix="Mend that first",
+            )
+        for reason in reasons:
+            observer.on_event(Note(f"left out: {reason}"))
         folds = lay_folds(histories.spans, options.profile, options.num_folds)
         plan = replace(plan, folds=folds, missing=histories.missing)
     begin_plan(path, plan)
@@ -255,21 +263,10 @@ def _read_histories(options: Backtest, source: CandleSource, observer: RunObserv
         )
         if candles is None:
             histories.missing[str(series)] = str(outcome.reason)
-            observer.on_event(Note(f"left out: {outcome.reason}"))
         else:
             first_s, newest_s = (int(open_s) for open_s in candles.open_time_s[[0, -1]])
             histories.spans[series] = CandleSpan(first_s, newest_s)
     return histories
-
-
-def _no_candles(path: Path, histories: _Histories) -> DataError:
-    reasons = list(histories.missing.values())
-    return DataError(
-        where=str(path),
-        rule="a back-test needs the candles of one series at least",
-        got=f"none of {len(reasons)}; {reasons[0]}",
-        fix="Mend that first",
-    )
 
 
 def lay_folds(spans: Mapping[Series, CandleSpan], profile: Profile, num_folds: int) -> tuple[Fold, ...]:
