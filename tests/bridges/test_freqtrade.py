@@ -385,7 +385,7 @@ def said(place: Path, command: str, *words: str, strategy: str = "V8Strategy", *
         places = ("--config", file, "--user-data-dir", place / "user_data", "--strategy-path", BRIDGE)
         call = (sys.executable, "-m", "freqtrade", command, *places, "--timerange", span)
         env = {**os.environ, "COLUMNS": "200", "HOME": str(place)}
-        process = run_program(*call, '--strategy', strategy, *words, env=env, timeout=300)  # fmt: skip
+        process = run_program([*call, "--strategy", strategy, *words], env=env, timeout=300)
     assert process.returncode == 0, process.stdout + process.stderr
     return process.stdout + process.stderr
 

@@ -26,7 +26,7 @@ call = partial(called, cwd=REPOSITORY)
 
 
 def start(*words: str, module: str = "v8") -> subprocess.CompletedProcess[str]:
-    return run_program(sys.executable, "-m", module, *words, cwd=REPOSITORY, timeout=120)
+    return run_program([sys.executable, "-m", module, *words], cwd=REPOSITORY, timeout=120)
 
 
 def surface() -> str:
@@ -135,7 +135,7 @@ def test_the_version_is_told_without_a_command() -> None:
 def test_closed_output_is_led_nowhere_and_changes_no_exit_code(words: str, status: int) -> None:
     """Whoever starts a process may leave out any of the three; at 0bd7e3d that was a traceback."""
     line = f'exec "$0" -m v8 {words}'
-    process = run_program("sh", "-c", line, sys.executable, cwd=REPOSITORY)
+    process = run_program(["sh", "-c", line, sys.executable], cwd=REPOSITORY)
     assert (process.returncode, process.stdout, process.stderr) == (status, "", "")
 
 

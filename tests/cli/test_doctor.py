@@ -33,11 +33,7 @@ def tiny_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def call(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return run_program(
-        sys.executable,
-        "-m",
-        "v8",
-        "doctor",
-        *words,
+        [sys.executable, "-m", "v8", "doctor", *words],
         cwd=REPOSITORY,
         env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1", **variables},
         timeout=300,

@@ -17,7 +17,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def fuzz(folder: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
-    return run_program(sys.executable, REPOSITORY / "tests" / "fuzzing", "--jobs", "1", *words, cwd=folder)
+    return run_program([sys.executable, REPOSITORY / "tests" / "fuzzing", "--jobs", "1", *words], cwd=folder)
 
 
 def test_a_hundred_inputs_are_accepted_or_refused_in_a_sentence(trained_run: Any, tmp_path: Path) -> None:

@@ -32,9 +32,7 @@ def bare_path(tmp_path: Path) -> Path:
 
 def call(script: str, path: Path, venv: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return run_program(
-        "bash",
-        REPOSITORY / "scripts" / script,
-        *words,
+        ["bash", REPOSITORY / "scripts" / script, *words],
         cwd=venv.parent,
         env={**os.environ, "PATH": str(path), "V8_VENV": str(venv)},
     )
@@ -205,11 +203,7 @@ def measured(
 ) -> tuple[dict[str, Any], str]:
     """Run a benchmark in a folder of its own, with more to import from; return figures and printed lines."""
     process = run_program(
-        sys.executable,
-        REPOSITORY / "scripts" / script,
-        *words,
-        "--json",
-        "figures.json",
+        [sys.executable, REPOSITORY / "scripts" / script, *words, "--json", "figures.json"],
         cwd=folder,
         env={
             **os.environ,
@@ -253,11 +247,7 @@ def write_tiny_profile(folder: Path) -> Path:
 def test_a_gpu_s_day_can_be_rehearsed_without_one(tmp_path: Path) -> None:
     words = ["frontier", "--device", "cpu", "--tiny", "--profile", write_tiny_profile(tmp_path)]
     process = run_program(
-        "bash",
-        REPOSITORY / "scripts" / "gpu_day",
-        *words,
-        "--out",
-        tmp_path / "found",
+        ["bash", REPOSITORY / "scripts" / "gpu_day", *words, "--out", tmp_path / "found"],
         env={**os.environ, "PYTHON": sys.executable},
     )
     assert process.returncode == 0, process.stderr
@@ -269,6 +259,6 @@ def test_a_gpu_s_day_can_be_rehearsed_without_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("words", [["holiday"], ["bench", "--warp", "9"]])
 def test_a_gpu_s_day_says_what_it_takes(words: list[str]) -> None:
-    process = run_program("bash", REPOSITORY / "scripts" / "gpu_day", *words)
+    process = run_program(["bash", REPOSITORY / "scripts" / "gpu_day", *words])
     assert process.returncode == 2
     assert f"got '{words[-1] if len(words) == 1 else words[1]}'" in process.stderr

@@ -64,7 +64,7 @@ def call(checkout: Path, *words: str) -> subprocess.CompletedProcess[str]:
         "V8_HOME": str(checkout / "home"),
         "COLUMNS": "100",
     }
-    return run_program(sys.executable, "-P", "-m", "v8", *words, cwd=checkout, env=environment)
+    return run_program([sys.executable, "-P", "-m", "v8", *words], cwd=checkout, env=environment)
 
 
 def commands_of(annex: str) -> set[str]:

@@ -66,7 +66,7 @@ def test_results_of_users_are_not_tracked_and_packages_of_the_same_name_are() ->
     names = ["runs/a", "backtests/a", "searches/a", "comparison/a"]
     packages = ["v8/runs/a.py", "v8/annexes/search/a.py", "v8/annexes/comparison/a.py", "tests/runs/a.py"]
     words = ["git", "-C", str(REPOSITORY), "check-ignore", *names, *packages]
-    process = run_program(*words)
+    process = run_program(words)
     assert process.stdout.split() == names
 
 
@@ -86,7 +86,7 @@ def test_the_subject_of_a_commit_has_at_most_72_characters(subject: str, code: i
     message.write_text(
         f"{subject}\n\nA body may be longer than that and ends with a full stop, as sentences do.\n"
     )
-    process = run_program("bash", REPOSITORY / "scripts" / "commit_subject", message)
+    process = run_program(["bash", REPOSITORY / "scripts" / "commit_subject", message])
     assert process.returncode == code
     assert ("has 1 to 72 characters" in process.stderr) == bool(code)
 

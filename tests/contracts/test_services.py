@@ -146,11 +146,11 @@ def test_systemd_understands_the_units_and_finds_them_guarded(tmp_path: Path) ->
         if file.is_file():
             env = {"SYSTEMD_UNIT_PATH": f"{tmp_path}/units:", "PATH": "/usr/bin:/bin"}
             words = ["systemd-analyze", "verify", "--man=no", str(file)]
-            process = run_program(*words, env=env)
+            process = run_program(words, env=env)
             assert (process.returncode, process.stderr) == (0, ""), file.name
             if file.suffix == ".service":
                 words = ["systemd-analyze", "security", "--offline=true", "--threshold=25", str(file)]
-                process = run_program(*words, env=env)
+                process = run_program(words, env=env)
                 assert process.returncode == 0, process.stdout
 
 

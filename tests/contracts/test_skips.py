@@ -66,11 +66,7 @@ def test_a_reason_that_is_not_in_the_list_fails_the_run(reason: str, status: int
         f"import pytest\n\ndef test_good():\n    pass\n\ndef test_skipped():\n    pytest.skip({reason!r})\n"
     )
     process = run_program(
-        sys.executable,
-        "-m",
-        "pytest",
-        "-n",
-        "1",
+        [sys.executable, "-m", "pytest", "-n", "1"],
         cwd=tmp_path,
         env={
             **os.environ,

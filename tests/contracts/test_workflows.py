@@ -165,5 +165,5 @@ def test_a_release_is_tested_then_given_to_the_index_without_a_password() -> Non
 def test_a_linter_that_is_there_finds_nothing(tool: str, words: Any) -> None:
     if not (program := shutil.which(tool)):
         pytest.skip(f"no {tool}: the workflow Tests installs it")
-    process = run_program(program, *words)
+    process = run_program([program, *words])
     assert process.returncode == 0, process.stdout + process.stderr

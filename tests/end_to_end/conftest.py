@@ -79,7 +79,7 @@ class Workplace:
     def call_anew(self, words: list[str]) -> subprocess.CompletedProcess[str]:
         """Run `python -m v8` with arguments to its end; Python starts anew."""
         return run_program(
-            sys.executable, "-m", "v8", *words, cwd=self.folder, env=self.env, errors="replace", timeout=300
+            [sys.executable, "-m", "v8", *words], cwd=self.folder, env=self.env, errors="replace", timeout=300
         )
 
     def change_profile(self, key: str, value: object) -> None:

@@ -21,7 +21,7 @@ KINDS = ("kills", "interrupts", "archive", "api", "hub", "disk", "server")
 def test_nothing_is_lost_silent_or_a_traceback_in_the_small_drill(tmp_path: Path) -> None:
     words = [sys.executable, str(REPOSITORY / "tests" / "parts" / "forked_drill.py"), "--small", "--markdown"]
     env = {**os.environ, "TMPDIR": str(tmp_path)}
-    process = run_program(*words, env=env, timeout=600)
+    process = run_program(words, env=env, timeout=600)
     assert process.returncode == 0, process.stdout + process.stderr
     assert process.stdout.splitlines()[-1].endswith(
         " drills, 0 with something lost, silent, hung or a traceback."

@@ -19,6 +19,6 @@ def test_the_image_trains_serves_and_is_healthy() -> None:
         or subprocess.run(["docker", "info"], capture_output=True, check=False).returncode
     ):
         pytest.skip("needs Docker")
-    process = run_program("bash", REPOSITORY / "scripts" / "image", "v8-test")
+    process = run_program(["bash", REPOSITORY / "scripts" / "image", "v8-test"])
     assert process.returncode == 0, process.stdout + process.stderr
     assert process.stdout.endswith("The image trains, serves and is healthy.\n")

@@ -54,7 +54,7 @@ def why_impossible() -> str | None:
     if shutil.which("setpriv") is None:
         return "setpriv, of the package util-linux, is not installed"
     words = [*_words_as(USER_ID), sys.executable, "-c", "import numpy"]
-    tried = run_program(*words)
+    tried = run_program(words)
     return tried.stderr.strip() or "the interpreter does not start" if tried.returncode else None
 
 
@@ -67,11 +67,7 @@ def called_as_user(
         pytest.skip(f"no other user can be taken on here: {reason}")
     kept = {name: os.environ[name] for name in ("PATH", "LANG", "CUDA_VISIBLE_DEVICES") if name in os.environ}
     return run_program(
-        *_words_as(user_id),
-        sys.executable,
-        "-m",
-        "v8",
-        *words,
+        [*_words_as(user_id), sys.executable, "-m", "v8", *words],
         cwd=cwd,
         env={**kept, "PYTHONDONTWRITEBYTECODE": "1", "NO_PROXY": "127.0.0.1", **env},
         timeout=LIMIT_S,

@@ -41,8 +41,8 @@ from fuzzing.cases import (
 )
 from fuzzing.days import DAY, OURS, compare_day
 from fuzzing.given import TABLE
-from fuzzing.graphs import graph_case, use_graph
-from fuzzing.ledgers import ledger_case, use_ledger
+from fuzzing.graphs import GRAPH, graph_case, use_graph
+from fuzzing.ledgers import LEDGER, ledger_case, use_ledger
 from fuzzing.markets import check_market, odd_market
 from fuzzing.messages import check_message, message_with_secret
 from fuzzing.prices import compare_precisions
@@ -218,7 +218,7 @@ KINDS: dict[str, Kind] = {
     "covariates": Kind(5, covariates_case, _read_covariates),
     "records": Kind(12, lambda random: record_case(random, RUN[0]), _read_run),
     "plans": Kind(5, plan_case, _read_plan),
-    "ledgers": Kind(3, ledger_case, lambda case: use_ledger(Path(*case.files))),
+    "ledgers": Kind(3, ledger_case, lambda case: use_ledger(Path(LEDGER))),
     "messages": Kind(
         1,
         lambda random: Case("message", words=message_with_secret(random)),
@@ -226,7 +226,7 @@ KINDS: dict[str, Kind] = {
     ),
     "days": Kind(2, day_case, lambda case: compare_day(case.name, case.files[OURS], case.files[DAY])),
     "searches": Kind(2, record_of_search_case, lambda case: use_record(Path.cwd() / case.name)),
-    "graphs": Kind(3, graph_case, lambda case: use_graph(Path(*case.files))),
+    "graphs": Kind(3, graph_case, lambda case: use_graph(Path(GRAPH))),
     "calls": _drawn(3, _call),
     "changes": _drawn(3, _change_keys),
     "words": Kind(6, words_case, _call_command),
