@@ -23,7 +23,7 @@ and at others, each a table of its own, because another batch size is another tr
   of the GPU, or of the process.
 - ceiling: matmuls in float32 and bfloat16, by the backend and by PyTorch; the largest rate counts. A
   contender on some of the cores is compared with their share. Per cent come from the formula in
-  v8/model/networks/programs.py.
+  v8/runs/machine.py.
 
 On a CPU stock and torch train in a single-threaded process a core, their speeds added, and in one process on
 all threads; the product in a process a core; a fleet in one single-threaded process. On a GPU each is one
@@ -67,7 +67,6 @@ from training_bench.crews import Child, compete, serve
 from training_bench.turn import with_batch
 
 from v8.base.hardware import describe_machine, num_usable_cores
-from v8.model.networks.programs import training_flop_per_window
 from v8.profile.profile import Profile, load_profile
 from v8.runs.engines import DEVICES
 
@@ -87,7 +86,7 @@ def main() -> int:
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine(),
         "profile": profile.name,
-        "flop_per_window": training_flop_per_window(profile),
+        "flop_per_window": profile.training_flop_per_window,
     }
     result |= measure(options, profile)
     result["machine"]["load_1min_after"] = round(psutil.getloadavg()[0], 2)

@@ -179,9 +179,8 @@ def _step_and_arguments(
     """Return the step that a GPU would compile, and arguments of its shapes: the only place that calls it."""
     import numpy as np
 
-    from v8.model.networks.networks import build_network, stack
+    from v8.model.networks.networks import STEPS_PER_TRIP, build_network, stack
     from v8.model.networks.products import products_of
-    from v8.model.networks.programs import STEPS_PER_TRIP
     from v8.model.training.probe import random_batch
     from v8.model.training.state import initial_state
     from v8.model.training.step import compiled_step

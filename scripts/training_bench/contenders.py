@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from v8.model.networks.programs import ceiling_pct, training_flop_per_window
 from v8.profile.profile import Profile
+from v8.runs.machine import ceiling_pct
 
 BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX"}
 KINDS = ("stock", "torch", "product", "fleet")
@@ -169,7 +169,7 @@ def table(
         ceiling_gflop_per_s: By number format.
         num_cores: Cores that a process without a bound may use.
     """
-    flop = training_flop_per_window(profile)
+    flop = profile.training_flop_per_window
     rows = [
         _row(contender, flop, ceiling_gflop_per_s, num_cores)
         for contender in contenders

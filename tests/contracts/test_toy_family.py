@@ -23,7 +23,6 @@ import v8
 from v8.base.errors import ProfileError
 from v8.data.windows import prepare_series
 from v8.model.networks.networks import build_network, counterparts
-from v8.model.networks.programs import training_flop_per_window
 from v8.model.networks.stacked_layers import TWINS, StackedLayer, twin_of
 from v8.profile.families import FAMILIES
 from v8.profile.family import Family, Layers, NetworkSettings, NetworkShape, Units, dense_flop
@@ -137,7 +136,7 @@ def test_its_parameters_and_operations_by_hand() -> None:
     profile = toy()
     # 12 features to 5 units to 4: 13 x 5 + 6 x 4 = 89; 7 columns in 3 steps read 4 units: 5 x 21 = 105.
     assert build_network(profile, seed=1).count_params() == 194
-    assert training_flop_per_window(profile) == 3 * 2 * (12 * 5 + 5 * 4)
+    assert profile.training_flop_per_window == 3 * 2 * (12 * 5 + 5 * 4)
 
 
 def test_a_fleet_of_it_gives_each_network_back() -> None:

@@ -277,6 +277,17 @@ class Profile(Settings, metaclass=_CheckedModel):
         return self.calibration == "ensemble" or bool(self.quantiles)
 
     @property
+    def training_flop_per_window(self) -> float:
+        """Floating-point operations of training on one window, as the network's family counts them.
+
+        It costs three forward passes: forward, gradient of inputs, gradient of weights.
+
+        >>> round(Profile.of("aligned").training_flop_per_window / 1e6)
+        127
+        """
+        return 3 * self.family.forward_flop(self.network, self.shape)
+
+    @property
     def embargo_bars(self) -> int:
         """Rows that are left out between two spans, so that no window is in both: lookback + horizon."""
         return self.lookback_bars + self.horizon_bars

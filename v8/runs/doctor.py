@@ -13,12 +13,12 @@ from typing import Any, TypeAlias
 
 from v8.base.child import ChildCall, ChildResult, run_in_children
 from v8.base.hardware import ask_smi, describe_machine, load
-from v8.model.networks.programs import ceiling_pct, training_flop_per_window
 from v8.profile.profile import Profile
 from v8.runs.machine import (
     FORMATS,
     Measurement,
     MeasurementRequest,
+    ceiling_pct,
     fastest_format,
     take_measurements,
 )
@@ -233,7 +233,7 @@ def report_of(findings: Findings, profile: Profile, seconds: float) -> dict[str,
     """Turn findings into the document that `--json` prints."""
     rate = findings.best_rate
     ceiling = findings.ceiling_gflop_per_s
-    share = ceiling_pct(rate, training_flop_per_window(profile), ceiling) if rate and ceiling else None
+    share = ceiling_pct(rate, profile.training_flop_per_window, ceiling) if rate and ceiling else None
     advice = _advice(findings)
     return {
         "verdict": _verdict(findings),

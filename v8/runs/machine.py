@@ -46,12 +46,11 @@ from pydantic import Field
 
 from v8.base.child import ChildCall, MessageHandler, report_ready, run_in_children
 from v8.base.errors import with_parameters
-from v8.base.hardware import SINGLE_THREADED, has_gpu, identity
+from v8.base.hardware import SINGLE_THREADED, STEPS_VARIABLE, has_gpu, identity
 from v8.base.hardware import available_bytes as free_bytes
 from v8.base.process import collected_later, light_start, with_variables
 from v8.base.records import Count, Number, adapter, parse_json, read_given
 from v8.base.storage import digest_json, home, write_cache
-from v8.model.networks.programs import STEPS_VARIABLE, Loops, training_flop_per_window
 from v8.profile.profile import Profile
 
 AUTO: Final = "auto"
@@ -68,6 +67,26 @@ FLEET_ON_GPU: Final = 16
 """Models trained together where a GPU may compute: one small network would measure nothing but launches."""
 TASK_PER_OPERATION: Final = SINGLE_THREADED["XLA_FLAGS"]
 """Flags with which XLA runs each operation of a loop as a task, as it does by itself."""
+
+
+Loops = Literal[
+    "stepwise",
+    "whole",
+    "whole_of_16",
+    "gpu",
+    "gpu_trips_of_4",
+    "gpu_trips_of_10",
+    "gpu_trips_of_60",
+    "gpu_command_buffers",
+    "gpu_unrolled_command_buffers",
+    "gpu_small_command_buffers",
+    "gpu_double_buffering",
+]
+"""A form of loops, as `run.json` stores it.
+
+On a CPU `stepwise` runs each operation of a time step as one task; the others are fused loops, one kernel for
+the whole loop, and differ in the tiles of its matrix products (`FLAGS`). On a GPU:
+how kernels are launched (`GPU_LOOPS`)."""
 
 
 def _fused_loop_flags(vector_bits: int, tile: str) -> str:
@@ -367,7 +386,7 @@ def _is_worth_measuring(profile: Profile, *, may_have_gpu: bool) -> bool:
     """Return whether training one series is so much work that measuring first saves time."""
     num_windows = profile.training.epochs * profile.newest_bars
     least_flop = MIN_FLOP_TO_MEASURE_ON_GPU if may_have_gpu else MIN_FLOP_TO_MEASURE
-    return num_windows * training_flop_per_window(profile) >= least_flop
+    return num_windows * profile.training_flop_per_window >= least_flop
 
 
 def _network_key(profile: Profile) -> dict[str, Any]:
@@ -457,3 +476,14 @@ def take_measurements(request: MeasurementRequest) -> Iterator[Any]:
                 yield probe.format_speeds(profile=request.profile, **options)
             else:  # a training step, by layers: "ours" or "stock"
                 yield probe.step_speed(kind, profile=request.profile, **options)
+
+
+def ceiling_pct(windows_per_s: float, flop_per_window: float, gflop_per_s: float) -> float:
+    """Return how many per cent of a matmul rate of the same cores or device a training speed reaches.
+
+    Args:
+        windows_per_s: Training speed.
+        flop_per_window: Floating-point operations of training on one window.
+        gflop_per_s: The matmul rate, single precision; 16-bit arithmetic may exceed 100 % of it.
+    """
+    return 100 * windows_per_s * flop_per_window / (1e9 * gflop_per_s)

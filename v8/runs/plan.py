@@ -14,9 +14,9 @@ from pathlib import Path
 from v8.data.market.candles import Candles
 from v8.data.market.series import Series, load_universe
 from v8.forecaster.metadata import METADATA_FILE, MODEL_FILE
-from v8.model.networks.programs import Loops
 from v8.profile.profile import Profile
 from v8.runs.events import RunObserver, SeriesOutcome
+from v8.runs.machine import Loops
 from v8.runs.run_folder import RUN_FILE, SeriesState, Status, read_run
 
 SEED_SPACE = 2**31  # seeds are non-negative 31-bit numbers

@@ -36,8 +36,8 @@ from v8.base.storage import FolderLock, Pace, sweep, write_json
 from v8.data.market.candles import CandlePin
 from v8.data.market.series import Series, by_series, is_series_like
 from v8.forecaster.metadata import ERROR_FILE
-from v8.model.networks.programs import Loops
 from v8.profile.profile import Profile, ProfileName, is_digest_of, profile_names, tables_folder
+from v8.runs.machine import Loops
 
 RUN_FORMAT = 3  # version of the keys of `run.json`
 RUN_FILE = "run.json"

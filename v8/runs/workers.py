@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from v8.base.child import resource_scope
 from v8.base.errors import with_parameters
-from v8.base.hardware import has_gpu, num_usable_cores, process_variables
+from v8.base.hardware import has_gpu, kept_programs, num_usable_cores, process_variables
 from v8.base.process import (
     children_with_safe_path,
     deferred_interrupts,
@@ -53,7 +53,6 @@ from v8.base.process import (
 from v8.base.registry import load_plugins, loaded_plugins, other_plugins
 from v8.data.feature_store import FeatureStore
 from v8.data.market.series import Series
-from v8.model.networks.programs import kept_programs
 from v8.profile.profile import Profile
 from v8.runs.events import Event, EventCallback, Note, RunObserver, SeriesOutcome, warnings_as_notes
 from v8.runs.machine import affordable_workers

@@ -10,17 +10,16 @@ import pytest
 from tiny_profiles import tiny_profile
 
 from v8.model.networks.networks import build_network
-from v8.model.networks.programs import training_flop_per_window
 
 
 def test_a_newest_row_network_costs_its_dense_layers_and_one_number_a_task_and_step() -> None:
     # Forward, two operations per entry: 12 x 6 and 6 x 4 in the layers, 4 for each of 3 tasks x 3 steps:
     # 2 x (72 + 24 + 36) = 264. Training costs three times that.
-    assert training_flop_per_window(tiny_profile("dense_newest")) == 792
+    assert tiny_profile("dense_newest").training_flop_per_window == 792
 
 
 def test_a_newest_row_network_costs_the_same_whatever_it_looks_back() -> None:
-    costs = {training_flop_per_window(tiny_profile("dense_newest", lookback_bars=bars)) for bars in (20, 60)}
+    costs = {tiny_profile("dense_newest", lookback_bars=bars).training_flop_per_window for bars in (20, 60)}
     assert costs == {792}
 
 
@@ -58,4 +57,4 @@ def test_the_formula_counts_the_products_of_the_graph_but_for_the_heads(family: 
         for node in operation._inbound_nodes
         if not operation.name.startswith("head_")
     )
-    assert training_flop_per_window(profile) == 3 * 2 * counted
+    assert profile.training_flop_per_window == 3 * 2 * counted

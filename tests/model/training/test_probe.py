@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from tiny_profiles import tiny_profile
 
-from v8.model.networks.programs import ceiling_pct, training_flop_per_window
 from v8.model.training import probe
 from v8.profile.profile import Profile
+from v8.runs.machine import ceiling_pct
 
 
 @pytest.fixture(scope="module")
@@ -21,9 +21,9 @@ def small() -> Profile:
 
 def test_percent_of_the_ceiling_follows_from_the_formula(small: Profile) -> None:
     # 20 steps x 8 x 4 units x (12 features + 4 units) = 10,240 forward, three times that in training.
-    assert training_flop_per_window(small) == 30_720
+    assert small.training_flop_per_window == 30_720
     # 1,000,000 windows/s of 30,720 operations are 30.72 GFLOP/s, of 100 possible ones.
-    assert ceiling_pct(1e6, training_flop_per_window(small), 100.0) == pytest.approx(30.72)
+    assert ceiling_pct(1e6, small.training_flop_per_window, 100.0) == pytest.approx(30.72)
 
 
 @pytest.mark.tf

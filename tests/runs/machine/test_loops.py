@@ -11,7 +11,7 @@ import pytest
 from tiny_profiles import tiny_profile
 
 from v8.base.child import ChildResult
-from v8.model.networks.programs import STEPS_VARIABLE, Loops, training_flop_per_window
+from v8.base.hardware import STEPS_VARIABLE
 from v8.profile.profile import Profile, load_profile
 from v8.runs import machine
 from v8.runs.machine import (
@@ -19,6 +19,7 @@ from v8.runs.machine import (
     GPU_LOOPS,
     MEASURED_GPU_LOOPS,
     TASK_PER_OPERATION,
+    Loops,
     choose_loops,
     loops_in_environment,
 )
@@ -91,7 +92,7 @@ def test_a_short_training_is_not_worth_the_measurement(monkeypatch: pytest.Monke
     asked = told(monkeypatch)
     profile = tiny_profile()
     num_windows = profile.training.epochs * profile.newest_bars
-    least = 1.01 * num_windows * training_flop_per_window(profile)
+    least = 1.01 * num_windows * profile.training_flop_per_window
     monkeypatch.setattr(machine, "MIN_FLOP_TO_MEASURE", least)
     assert (settled(profile), asked) == (TASK_PER_OPERATION, [])
 

@@ -36,10 +36,10 @@ from v8.model.evaluation.bootstrap import error_interval
 from v8.model.evaluation.evaluation import MODEL
 from v8.model.evaluation.fold_losses import Cell, best_baselines
 from v8.model.evaluation.significance import is_lower
-from v8.model.networks.programs import ceiling_pct, training_flop_per_window
 from v8.profile.profile import Profile, recorded_profile
 from v8.profile.tasks import TASKS
 from v8.runs.backtest import read_cell
+from v8.runs.machine import ceiling_pct
 from v8.runs.run_folder import now_iso, read_run
 from v8.runs.serving import served_folder
 
@@ -387,7 +387,7 @@ def measurement_of(run: Path, series: Iterable[str]) -> dict[str, Any]:
         "models": models,
         "horizon_bars": first.horizon_bars,
         "num_parameters": first.num_parameters,
-        "flop_per_window": training_flop_per_window(profile),
+        "flop_per_window": profile.training_flop_per_window,
         "own_epochs": profile.training.epochs,  # most epochs of the profile, without the comparison's budget
         "precision": first.training.precision,
         "device": first.training.device,

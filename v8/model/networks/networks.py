@@ -33,9 +33,8 @@ from typing import Any, Final
 import keras
 from keras import ops
 
-from v8.base.hardware import backend, backend_name, has_gpu
+from v8.base.hardware import STEPS_VARIABLE, backend, backend_name, has_gpu
 from v8.model.networks.products import FLOAT32, MixedMatmul, Products
-from v8.model.networks.programs import STEPS_VARIABLE, chosen_steps_per_trip
 from v8.model.networks.recurrence import (
     GRU,
     GRU_GATES,
@@ -63,6 +62,8 @@ from v8.profile.columns import OHLC
 from v8.profile.family import HEAD_PREFIX, Layers, TeacherForcingSettings
 from v8.profile.profile import Profile, network_outputs
 
+STEPS_PER_TRIP: Final = 6
+"""Time steps in one trip of a loop on a GPU: more hardly save kernels, and take much longer to compile."""
 SEEDS_A_NETWORK = 1_000  # seeds reserved for the draws of one network: neighbouring seeds share none
 WINDOW: Final = "window"
 ACTUAL: Final = "actual"
@@ -185,7 +186,7 @@ def stack_for_device(network: keras.Model, num_models: int, *, products: Product
             network,
             num_models,
             are_directions_merged=True,
-            steps_per_trip=chosen_steps_per_trip(),
+            steps_per_trip=int(os.environ.get(STEPS_VARIABLE, STEPS_PER_TRIP)),
             products=products,
         )
     return stack(network, num_models, are_directions_merged=num_models > 1, products=products)

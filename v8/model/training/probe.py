@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from v8.base.hardware import backend, backend_name, cuda_versions, device_of, gpu_models, has_gpu
 from v8.data.windows import Indices, Tables, padded_rows, table_columns
 from v8.model.networks.networks import build_network
-from v8.model.networks.programs import training_flop_per_window
 from v8.model.networks.stacked_layers import StackedLSTM
 from v8.model.training.state import FleetState, initial_state
 from v8.model.training.trainer import Trainer
@@ -134,14 +133,14 @@ def step_speed(
 
     Returns:
         The arguments `path`, `precision`, `num_models` and `is_short`; `windows_per_s` of all models
-        together, `gflop_per_s` by `training_flop_per_window`, `compile_s` until the first steps were
+        together, `gflop_per_s` by `Profile.training_flop_per_window`, `compile_s` until the first steps were
         finished, the `device` of the trained state, and `how`: which layers were used, and how they were
         compiled.
     """
     profile = shortened(profile) if is_short else profile
     compiled = _compiled(path, profile, precision, num_models)
     windows_per_s = median_rate(compiled.work, seconds) * num_models * profile.training.windows_per_step
-    gflop_per_s = windows_per_s * training_flop_per_window(profile) / 1e9
+    gflop_per_s = windows_per_s * profile.training_flop_per_window / 1e9
     return {
         "path": path,
         "precision": precision,
@@ -281,7 +280,7 @@ def shortened(profile: Profile) -> Profile:
     sizes = {"encoder_units": width, "dense_units": width}
     network = {"family": "lstm_dense", **sizes, "dropout": getattr(profile.network, "dropout", 0.0)}
     short = Profile.model_validate({**profile.model_dump(), "network": network})
-    return min(short, profile, key=training_flop_per_window)
+    return min(short, profile, key=lambda each: each.training_flop_per_window)
 
 
 def random_batch(

@@ -33,12 +33,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from v8.base.errors import ArtifactError, DivergedError, StorageError, shown
-from v8.base.hardware import backend_name, device_of, has_gpu, peak_bytes_of, processor_flags
+from v8.base.hardware import (
+    backend_name,
+    device_of,
+    has_gpu,
+    keep_new_programs,
+    peak_bytes_of,
+    processor_flags,
+)
 from v8.base.process import collected_later
 from v8.data.windows import FleetWindows, Indices, SeriesData, Tables, num_batches
 from v8.model.networks import networks
 from v8.model.networks.products import products_of
-from v8.model.networks.programs import keep_new_programs
 from v8.model.networks.serving import ServingGraph, ServingModel
 from v8.model.training.progress import EpochRecord, LossPatience, Progress, rate_at
 from v8.model.training.state import (
