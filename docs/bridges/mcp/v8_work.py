@@ -15,8 +15,7 @@ from typing import Any, Final
 
 from v8.annexes.live.app.answers import RequestError, public_error_json, without_paths
 from v8.api.arguments import checked_argument
-from v8.api.results import BacktestRequest, backtest_for_python
-from v8.api.results import train as train_in_child
+from v8.api.results import BacktestRequest, backtest_for_python, train_for_python
 from v8.api.runs import leaderboard
 from v8.base.child import run_in_child
 from v8.base.errors import PARTS, V8Error
@@ -97,7 +96,7 @@ class Background:
             )
 
         def carry_out() -> Path:
-            trained = run_in_child(train_in_child, options, where="train", on_message=self._noting(work))
+            trained = run_in_child(train_for_python, options, where="train", on_message=self._noting(work))
             return Path(trained.path)
 
         return self._begin(work, carry_out)
