@@ -203,7 +203,11 @@ class MlflowRuns:
         """Return the run of a series; it is started at the first call."""
         if series not in self._open:
             if not self._experiment:
-                self._experiment = self._experiment_id(self._run.path.name)
+                name = self._run.path.name
+                experiment = self._client.get_experiment_by_name(name)
+                self._experiment = (
+                    experiment.experiment_id if experiment else self._client.create_experiment(name)
+                )
             run = self._client.create_run(self._experiment, run_name=series)
             facts = {"series": series, "source": self._run.source, **flat_keys(self._run.profile)}
             parameters = [
@@ -212,10 +216,6 @@ class MlflowRuns:
             self._client.log_batch(run.info.run_id, params=parameters)
             self._open[series] = run.info.run_id
         return self._open[series]
-
-    def _experiment_id(self, name: str) -> str:
-        experiment = self._client.get_experiment_by_name(name)
-        return str(experiment.experiment_id if experiment else self._client.create_experiment(name))
 
     def _log_model(self, run_id: str, folder: Path) -> None:
         pyfunc = import_module("mlflow.pyfunc")

@@ -276,16 +276,6 @@ def _known(values: pd.Series) -> list[float | None]:
     return [None if math.isnan(value) else value for value in values]
 
 
-def figures_note() -> str:
-    """Say how the figures of the tables by rule differ from gains and curves."""
-    return say(
-        "Means over all bars of all test spans: a span counts by its number of bars. Gains in the first "
-        "table are means over days, so utility less costs here is not the gain there. In one test span: from "
-        "the first to the last bar of one series in one fold, mean over these spans; the curves above add "
-        "up the days of all spans instead."
-    )
-
-
 def figure_notes() -> dict[str, str]:
     """Explain the figures of each rule, by its key."""
     held = say(
@@ -462,7 +452,13 @@ def _apart(places: Sequence[int], least: float) -> list[int]:
 
 def trading_page(results: TradingResults) -> Html:
     """Return the page; charts on it need a browser, tables do not."""
-    figures = [element("p", figures_note(), class_="soft")]
+    means = say(
+        "Means over all bars of all test spans: a span counts by its number of bars. Gains in the first "
+        "table are means over days, so utility less costs here is not the gain there. In one test span: from "
+        "the first to the last bar of one series in one fold, mean over these spans; the curves above add "
+        "up the days of all spans instead."
+    )
+    figures = [element("p", means, class_="soft")]
     notes = figure_notes()
     for rule, table in zip(results.figures, figure_tables(results), strict=True):
         figures.append(shown_table(table, class_="wrapped figures"))

@@ -23,10 +23,7 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
-from v8.annexes.live.app.guard import (
-    AccessMiddleware,
-    error_response,
-)
+from v8.annexes.live.app.guard import AccessMiddleware, error_response
 from v8.base.errors import ProfileError
 from v8.base.process import stop_signals_handled_by
 

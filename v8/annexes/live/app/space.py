@@ -116,18 +116,18 @@ def pinned(package: str, extra: str) -> list[str]:
         PublishError: If the package, or one that it needs directly, is not installed.
     """
     versions: dict[str, str] = {}
-    pending = [_Dependency(package, extra, is_direct=True)]
-    visited: set[_Dependency] = set()
+    pending = [(package, extra)]
+    visited: set[tuple[str, str]] = set()  # packages, each with one of its extras, "" for none
+    direct = {package}
     while pending:
-        dependency = pending.pop()
-        if dependency in visited:
+        name, own_extra = pending.pop()
+        if (name, own_extra) in visited:
             continue
-        visited.add(dependency)
-        name = dependency.name
+        visited.add((name, own_extra))
         try:
             distribution = metadata.distribution(name)
         except metadata.PackageNotFoundError:
-            if not dependency.is_direct:
+            if name not in direct:
                 continue  # a package for Linux only, and this system is another: pip will choose its version
             raise PublishError(
                 where="param:space",
@@ -136,18 +136,11 @@ def pinned(package: str, extra: str) -> list[str]:
                 fix="Install v8 with its extra app: python -m pip install '/path/to/checkout[app]'",
             ) from None
         versions[name] = Version(distribution.version).public
-        for needed_name, needed_extra in _requirements(distribution.requires or (), dependency.extra):
-            pending.append(_Dependency(needed_name, needed_extra, is_direct=name == package))
+        needed = list(_requirements(distribution.requires or (), own_extra))
+        if name == package:
+            direct.update(needed_name for needed_name, _ in needed)
+        pending += needed
     return [f"{name}=={versions[name]}" for name in sorted(versions) if name != package]
-
-
-@dataclass(frozen=True)
-class _Dependency:
-    """A package that is needed, with one of its extras, "" for none."""
-
-    name: str
-    extra: str
-    is_direct: bool  # whether it is the package itself, or one that the package needs directly
 
 
 def _requirements(lines: Iterable[str], extra: str) -> Iterator[tuple[str, str]]:
