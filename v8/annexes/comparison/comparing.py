@@ -158,8 +158,7 @@ def check_places(options: ComparisonOptions) -> list[Path]:
             files of others.
     """
     if options.full and options.epochs is not None:
-        other = f"param:epochs {options.epochs}"
-        raise contradiction("param:full", other, "runs each profile's own epochs")
+        raise contradiction("param:full", f"param:epochs {options.epochs}", "runs each profile's own epochs")
     out = options.out
     if out.exists() and not out.is_dir():
         raise ProfileError(

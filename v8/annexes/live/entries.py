@@ -304,6 +304,12 @@ def checksum_of(*values: int | str | bytes | None) -> int:
     return checksum
 
 
+def require_checksum(checksum: object, *values: Any) -> None:
+    """Raise a `ValueError` if the values of a row are not those that its checksum was made of."""
+    if checksum != checksum_of(*values):
+        raise ValueError("other content than its checksum is of")
+
+
 def place_name(place: Path | str, ledger: Path) -> str:
     """Name a place of models as the ledger does.
 

@@ -39,6 +39,7 @@ from v8.annexes.live.entries import (
     checksum_of,
     pack,
     place_name,
+    require_checksum,
     unpack,
     unpack_plain,
 )
@@ -51,9 +52,6 @@ from v8.data.market.series import Series
 BUSY_S: Final = 30.0  # how long to wait for another process that uses the file, in seconds
 _SQLITE_ENDINGS: Final = ("-wal", "-shm", "-journal")  # of the files that SQLite opens with a database
 _FIX: Final = "Restore the file from a copy, or begin another ledger with param:ledger"
-_OTHER_FIX: Final = (
-    "Begin another ledger with param:ledger, or use the v8 that wrote this one; it is left as it is"
-)
 _STORAGE_ERROR_CODES: Final = {
     getattr(sqlite3, f"SQLITE_{name}")
     for name in ("FULL", "READONLY", "IOERR", "CANTOPEN", "PERM", "BUSY", "LOCKED")
@@ -163,9 +161,11 @@ class Ledger(Database):
         Raises:
             ArtifactError: If another process writes it, or it is no ledger of this version.
         """
-        rule = "one process at a time writes a ledger"
-        fix = "Wait until it ends, or use another param:ledger"
-        lock = WriterLock(path, rule=rule, fix=fix)
+        lock = WriterLock(
+            path,
+            rule="one process at a time writes a ledger",
+            fix="Wait until it ends, or use another param:ledger",
+        )
         try:
             if not os.path.lexists(path):
                 write_with(path, _make_file)
@@ -201,9 +201,12 @@ class Ledger(Database):
             self._require_earlier_copy(copy)
         log = copy.with_name(f"{copy.name}-wal")
         if log.exists():  # SQLite would put it into the new copy
-            got = f"{log.name} next to it"
-            fix = "End the program that has the copy open, or name another file"
-            raise ArtifactError(where=str(copy), rule="is a file that nobody has open", got=got, fix=fix)
+            raise ArtifactError(
+                where=str(copy),
+                rule="is a file that nobody has open",
+                got=f"{log.name} next to it",
+                fix="End the program that has the copy open, or name another file",
+            )
         self.require_intact()
 
         def write(path: Path) -> None:
@@ -266,13 +269,15 @@ class Ledger(Database):
     def add(self, entry: Entry) -> bool:
         """Write a forecast, on the disk at return; False if there is one of the same place, series, close."""
         issuer = entry.issuer
+        content = adapter(Issuer).dump_python(issuer, mode="json", exclude={"place", "series"})
+        about = json.dumps(content, separators=(",", ":"), allow_nan=False)  # equal issuers have equal text
         with self._transaction():
             track = self._find_or_insert("tracks", place=issuer.place, series=issuer.series)
             row: dict[str, Any] = {
                 "track": track,
                 "issued_for_s": entry.issued_for_s,
                 "written_s": entry.written_s,
-                "issuer": self._find_or_insert("issuers", track=track, about=_issuer_json(issuer)),
+                "issuer": self._find_or_insert("issuers", track=track, about=about),
                 "candles_digest": entry.candles_digest,
                 "forecasts": pack(entry.values),
             }
@@ -367,7 +372,7 @@ class Ledger(Database):
         for issuer, rows in self._scored_rows(place, series, columns, "ORDER BY issued_for_s"):
             with self._damage_reported("scores"):
                 for _, _, packed_losses, checksum, number, scored_s, actual_digest in rows:
-                    self._require_checksum(checksum, number, scored_s, actual_digest, packed_losses)
+                    require_checksum(checksum, number, scored_s, actual_digest, packed_losses)
                 times = np.array([row[:2] for row in rows], np.int64)
                 shape = (len(rows), len(issuer.forecasters), len(issuer.tasks))
                 losses = unpack_plain(b"".join(row[2] for row in rows), shape)
@@ -432,7 +437,7 @@ class Ledger(Database):
             with self._damage_reported(f"score of forecast {number}"):
                 losses = None if packed_losses is None else unpack_plain(packed_losses, shape)
                 if scored_s is not None:
-                    self._require_checksum(checksum, number, scored_s, actual_digest, packed_losses)
+                    require_checksum(checksum, number, scored_s, actual_digest, packed_losses)
             score = None
             if scored_s is not None:
                 score = Score(scored_s=scored_s, actual_digest=actual_digest, actual=None, losses=losses)
@@ -450,7 +455,7 @@ class Ledger(Database):
         shape = (len(issuer.forecasters), issuer.num_values)
         with self._damage_reported(f"forecast {number}"):
             values = unpack(packed_values, shape)
-            self._require_checksum(checksum, *columns[:-1])
+            require_checksum(checksum, *columns[:-1])
             return Entry(
                 issuer=issuer,
                 issued_for_s=issued_for_s,
@@ -458,11 +463,6 @@ class Ledger(Database):
                 candles_digest=candles_digest,
                 values=values,
             )
-
-    def _require_checksum(self, checksum: object, *values: Any) -> None:
-        """Raise a `ValueError` if the values of a row are not those that its checksum was made of."""
-        if checksum != checksum_of(*values):
-            raise ValueError("other content than its checksum is of")
 
     def _issuer(self, number: int) -> Issuer:
         query = "SELECT place, series, about FROM issuers JOIN tracks ON tracks.id = track"
@@ -505,12 +505,6 @@ class Ledger(Database):
             raise _damaged(self.path, f"{subject} with {error}") from error
 
 
-def _issuer_json(issuer: Issuer) -> str:
-    """Write an issuer without place and series as JSON; equal issuers have equal text."""
-    content = adapter(Issuer).dump_python(issuer, mode="json", exclude={"place", "series"})
-    return json.dumps(content, separators=(",", ":"), allow_nan=False)
-
-
 def _make_file(path: Path) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
@@ -527,8 +521,13 @@ def _connect(path: Path, *, is_writer: bool = False) -> sqlite3.Connection:
             connection.execute("PRAGMA trusted_schema = OFF")
             fault = schema_fault(connection)
             if fault:
-                rule = f"must be a ledger of schema {SCHEMA_VERSION}"
-                raise ArtifactError(where=str(path), rule=rule, got=fault, fix=_OTHER_FIX)
+                raise ArtifactError(
+                    where=str(path),
+                    rule=f"must be a ledger of schema {SCHEMA_VERSION}",
+                    got=fault,
+                    fix="Begin another ledger with param:ledger, or use the v8 that wrote this one; it is "
+                    "left as it is",
+                )
             if is_writer:
                 connection.execute("PRAGMA synchronous = FULL")  # a power cut loses no committed forecast
             else:
@@ -544,9 +543,12 @@ def _open_mode(path: Path, *, is_writer: bool) -> str:
     try:
         if not path.is_file():
             example = command("forecast", "runs/frontier")
-            got = "no such file" if not os.path.lexists(path) else "a folder, pipe or device"
-            fix = f"Begin one with `{example}`, or name another with param:ledger"
-            raise ArtifactError(where=str(path), rule="must be a ledger", got=got, fix=fix)
+            raise ArtifactError(
+                where=str(path),
+                rule="must be a ledger",
+                got="a folder, pipe or device" if os.path.lexists(path) else "no such file",
+                fix=f"Begin one with `{example}`, or name another with param:ledger",
+            )
         for ending in _SQLITE_ENDINGS:
             require_replaceable(path.with_name(path.name + ending))
         has_log = False
@@ -557,11 +559,11 @@ def _open_mode(path: Path, *, is_writer: bool) -> str:
     if is_writer or (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
         return "mode=rw"
     if has_log:
-        location = str(path)
-        rule = "must lie where its write-ahead log can be taken up"
-        fix = "Read it as the user who writes it, or copy both files"
         raise StorageError(
-            where=location, rule=rule, got="a log next to it, and no permission to write", fix=fix
+            where=str(path),
+            rule="must lie where its write-ahead log can be taken up",
+            got="a log next to it, and no permission to write",
+            fix="Read it as the user who writes it, or copy both files",
         )
     return "mode=ro&immutable=1"
 

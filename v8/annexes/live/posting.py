@@ -130,10 +130,13 @@ class Receiver:
             )
         secret = _SECRET.fullmatch(os.environ.get(SECRET_VARIABLE, ""))
         if not secret:
-            rule = "is whsec_ and at least 24 bytes in base64, which the receiver knows, too"
-            got = "another text" if SECRET_VARIABLE in os.environ else "none"
-            code = 'import base64, os; print("whsec_" + base64.b64encode(os.urandom(32)).decode())'
-            raise ProfileError(where=SECRET_VARIABLE, rule=rule, got=got, fix=f"Make one: python -c '{code}'")
+            raise ProfileError(
+                where=SECRET_VARIABLE,
+                rule="is whsec_ and at least 24 bytes in base64, which the receiver knows, too",
+                got="another text" if SECRET_VARIABLE in os.environ else "none",
+                fix="Make one: python -c 'import base64, os; "
+                'print("whsec_" + base64.b64encode(os.urandom(32)).decode())\'',
+            )
         self.url = url
         self.host = address[1]
         self._secret = b64decode(secret[1])

@@ -319,12 +319,10 @@ class Renewal:
         self.record = read_run(self.run)
         if not self.record.is_evaluated:
             raise not_evaluated(str(self.run))
-        fix = "Name the same with param:plugin"
-        error = other_plugins(self.record.plugins, where=str(self.run), fix=fix)
+        error = other_plugins(self.record.plugins, where=str(self.run), fix="Name the same with param:plugin")
         if error:
             raise error
-        location = f"{self.run / RUN_FILE}, key profile"
-        self.profile = recorded_profile(self.record.profile, where=location)
+        self.profile = recorded_profile(self.record.profile, where=f"{self.run / RUN_FILE}, key profile")
         if self.start == "champion":
             network_outputs(self.profile)  # raises for a formula, which has no weights to start from
         self._candles = RememberedCandles(self.source)

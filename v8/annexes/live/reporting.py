@@ -101,13 +101,13 @@ def print_record(
         available = ledger.series(place)
         missing = [name for name in names or () if name not in available]
         if missing or not available:
-            if missing:
-                got = f"none of {listed(missing)}"
-            else:
-                got = f"none of {ledger.place(place)}, but of {listed(ledger.places()) or 'no place'}"
-            rule = "must hold forecasts of what is asked for"
-            example = command("forecast", *place_words(place), "--every")
-            raise ArtifactError(where=str(ledger.path), rule=rule, got=got, fix=f"Issue some: {example}")
+            places = f"{ledger.place(place)}, but of {listed(ledger.places()) or 'no place'}"
+            raise ArtifactError(
+                where=str(ledger.path),
+                rule="must hold forecasts of what is asked for",
+                got=f"none of {listed(missing) if missing else places}",
+                fix=f"Issue some: {command('forecast', *place_words(place), '--every')}",
+            )
         record = live_record(ledger, place, names)
     RECORD_PRINTERS[output_format](record)
 
@@ -184,19 +184,14 @@ def record_table(record: LiveRecord) -> Table:
             for task, live in series.tasks.items()
             for against in live.comparisons
         }
-        num_scored = 0
-        num_days = 0
-        if series.tasks:
-            first_task = next(iter(series.tasks.values()))
-            num_scored = first_task.num_scored
-            num_days = first_task.num_days
+        first_task = next(iter(series.tasks.values()), None)
         multiples = [marked.get(comparison, "") for comparison in comparisons]
         counts = series.counts
         rows.append(
             [
                 series.series,
-                num_scored,
-                num_days,
+                first_task.num_scored if first_task else 0,
+                first_task.num_days if first_task else 0,
                 *multiples,
                 counts.num_late,
                 counts.num_pending,

@@ -176,16 +176,22 @@ class YahooSource:
         ticker = ticker_of(series)
         now_s = int(self.now())
         if series.timeframe not in REACH_DAYS:
-            rule = f"Yahoo has bars of {', '.join(REACH_DAYS)}, and bars are not combined"
-            fix = "Choose one of these timeframes, or another source"
-            raise _refused(series, rule, series.timeframe, fix)
+            raise _refused(
+                series,
+                rule=f"Yahoo has bars of {', '.join(REACH_DAYS)}, and bars are not combined",
+                got=series.timeframe,
+                fix="Choose one of these timeframes, or another source",
+            )
         oldest_s = now_s - REACH_DAYS[series.timeframe] * DAY_S + _MARGIN_S
         newest_s = series.last_closed_s(now_s)
         last_s = series.last_wanted_s(now_s, end_s)
         if last_s < oldest_s:
-            rule = f"Yahoo keeps bars of {series.timeframe} for {REACH_DAYS[series.timeframe]} days"
-            fix = f"Ask for a time after {iso(oldest_s)}, for longer bars, or for another source"
-            raise _refused(series, rule, f"a request for candles until {iso(last_s)}", fix)
+            raise _refused(
+                series,
+                rule=f"Yahoo keeps bars of {series.timeframe} for {REACH_DAYS[series.timeframe]} days",
+                got=f"a request for candles until {iso(last_s)}",
+                fix=f"Ask for a time after {iso(oldest_s)}, for longer bars, or for another source",
+            )
         first_s = max(last_s - (num_bars - 1) * series.bar_s, oldest_s)
         frame = self._fetch(series, ticker, first_s, last_s + series.bar_s)
         candles = check_candles(frame, series, source=self.name, now_s=now_s).newest(num_bars, last_s)
@@ -203,16 +209,22 @@ class YahooSource:
                 timeout=_TIMEOUT_S,
             )
         if table is None or table.empty or table.isna().to_numpy().all():
-            rule = f"needs bars of {ticker} that Yahoo has from {iso(first_s)} on"
-            fix = "Check the connection, try again later, or choose another source"
-            raise _refused(series, rule, shown(" ".join(messages), 200) or "none", fix)
+            raise _refused(
+                series,
+                rule=f"needs bars of {ticker} that Yahoo has from {iso(first_s)} on",
+                got=shown(" ".join(messages), 200) or "none",
+                fix="Check the connection, try again later, or choose another source",
+            )
         return _rows(table, series, ticker)
 
 
 def open_yahoo() -> YahooSource:
     """Open the source with the installed package; the package stores its cookies in the folder of v8."""
-    rule = f"needs the package {YAHOO_PACKAGE}, an extra of v8"
-    require_package(YAHOO_PACKAGE, where=f"param:source {YahooSource.name}", rule=rule)
+    require_package(
+        YAHOO_PACKAGE,
+        where=f"param:source {YahooSource.name}",
+        rule=f"needs the package {YAHOO_PACKAGE}, an extra of v8",
+    )
     package = import_module(YAHOO_PACKAGE)
     package.set_tz_cache_location(str(storage.home() / YAHOO_PACKAGE))
     return YahooSource(download=package.download)
@@ -238,9 +250,12 @@ def ticker_of(series: Series) -> str:
         return named[series.symbol]
     pair = _PAIR.fullmatch(series.symbol)
     if not pair or pair["coin"] not in COINS:
-        rule = f"the tickers of {', '.join(COINS)} in dollars are known, and others are not guessed"
-        fix = f"Look it up and name it: {SYMBOLS_VARIABLE}={series.symbol}=NAME-USD"
-        raise _refused(series, rule, series.symbol, fix)
+        raise _refused(
+            series,
+            rule=f"the tickers of {', '.join(COINS)} in dollars are known, and others are not guessed",
+            got=series.symbol,
+            fix=f"Look it up and name it: {SYMBOLS_VARIABLE}={series.symbol}=NAME-USD",
+        )
     return f"{COINS[pair['coin']]}-USD"
 
 
@@ -250,9 +265,12 @@ def _rows(table: pd.DataFrame, series: Series, ticker: str) -> pd.DataFrame:
     places: list[Any] = list(table.columns.to_flat_index())
     missing = [place for place in columns.values() if places.count(place) != 1]
     if missing or not isinstance(table.index, pd.DatetimeIndex) or table.index.tz is None:
-        rule = f"{YAHOO_PACKAGE} returns prices by name and ticker, and times with a time zone"
-        got = f"no single {missing[0]} among {listed(places)}" if missing else "times of another kind"
-        raise _refused(series, rule, got, f"Install the newest {YAHOO_PACKAGE}")
+        raise _refused(
+            series,
+            rule=f"{YAHOO_PACKAGE} returns prices by name and ticker, and times with a time zone",
+            got=f"no single {missing[0]} among {listed(places)}" if missing else "times of another kind",
+            fix=f"Install the newest {YAHOO_PACKAGE}",
+        )
     opens = table.index.tz_convert("UTC").tz_localize(None)
     prices = {name: table[place].to_numpy() for name, place in columns.items()}
     return pd.DataFrame({OPEN_TIME: opens, **prices})
@@ -276,5 +294,5 @@ def _captured_log() -> Iterator[list[str]]:
         log.handlers = handlers
 
 
-def _refused(series: Series, rule: str, got: str, fix: str) -> DataError:
+def _refused(series: Series, *, rule: str, got: str, fix: str) -> DataError:
     return DataError(where=f"{series} from {YahooSource.name}", rule=rule, got=got, fix=fix)

@@ -155,14 +155,11 @@ def _comparison(against: BaselineComparison) -> dict[str, Any]:
 
 def track(record: LiveRecord | None, series: Series) -> dict[str, Any]:
     """Return `/api/track/{series}`: the live record of a series, None without one, and of all."""
-    series_record = None
-    all_series = {}
-    if record:
-        for live_series in record.series:
-            if live_series.series == str(series):
-                series_record = live_series.to_json()
-        all_series = {task: live.to_json() for task, live in record.tasks.items()}
-    return {"series": str(series), "record": series_record, "all_series": all_series}
+    if record is None:
+        return {"series": str(series), "record": None, "all_series": {}}
+    by_name = {live_series.series: live_series.to_json() for live_series in record.series}
+    all_series = {task: live.to_json() for task, live in record.tasks.items()}
+    return {"series": str(series), "record": by_name.get(str(series)), "all_series": all_series}
 
 
 def health(snapshot: ModelSnapshot, source: str, now_s: float) -> dict[str, Any]:
@@ -178,9 +175,9 @@ def health(snapshot: ModelSnapshot, source: str, now_s: float) -> dict[str, Any]
     }
 
 
-def error_json(location: str, rule: str, got: str, fix: str) -> dict[str, Any]:
+def error_json(where: str, rule: str, got: str, fix: str) -> dict[str, Any]:
     """Return an error of four parts."""
-    parts = zip(PARTS, (location, rule, got, fix), strict=True)
+    parts = zip(PARTS, (where, rule, got, fix), strict=True)
     return {"error": {name: shown(part, 400) for name, part in parts}}
 
 
@@ -198,15 +195,21 @@ def public_error_json(error: Exception, series: str) -> dict[str, Any]:
             return error_json(error.where, error.rule, error.got, error.fix)
         case DataError():
             return error_json(
-                location=without_paths(error.where),
+                where=without_paths(error.where),
                 rule=without_paths(error.rule),
                 got=without_paths(error.got),
                 fix=without_paths(error.fix),
             )
         case V8Error():
-            fix = "Ask whoever runs this server; its own output says more"
-            return error_json(series, "its model must be one that can be used", "one that cannot", fix)
-    return error_json("the server", "must not fail", "a mistake in v8", "Report it to the operator")
+            return error_json(
+                where=series,
+                rule="its model must be one that can be used",
+                got="one that cannot",
+                fix="Ask whoever runs this server; its own output says more",
+            )
+    return error_json(
+        where="the server", rule="must not fail", got="a mistake in v8", fix="Report it to the operator"
+    )
 
 
 def without_paths(text: str) -> str:

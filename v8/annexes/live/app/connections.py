@@ -182,7 +182,7 @@ class Connection(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """Refuse a request that is not HTTP with an error like any other."""
-        self._refuse(400, "is HTTP/1.1", "something else", "Ask with an HTTP client")
+        self._refuse(400, rule="is HTTP/1.1", got="something else", fix="Ask with an HTTP client")
 
     @property
     def _has_request(self) -> bool:
@@ -205,19 +205,23 @@ class Connection(H11Protocol):
     def _on_timeout(self) -> None:
         has_partial_request = self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0])
         if has_partial_request and not self.transport.get_write_buffer_size():
-            rule = f"is sent within {IDLE_TIMEOUT_S:g} s"
-            self._refuse(408, rule, "a part of one", "Send it at once")
+            self._refuse(
+                408,
+                rule=f"is sent within {IDLE_TIMEOUT_S:g} s",
+                got="a part of one",
+                fix="Send it at once",
+            )
         else:
             self.transport.abort()
 
-    def _refuse(self, status: int, rule: str, got: str, fix: str) -> None:
+    def _refuse(self, status: int, *, rule: str, got: str, fix: str) -> None:
         """Answer a request that the application never saw, and close the connection."""
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.transport.abort()  # a response is under way, and there can be no second one
             return
         if self.cycle is not None:
             self.cycle.disconnected = True
-        response = error_response(status, "request", rule, got, fix, connection="close")
+        response = error_response(status, where="request", rule=rule, got=got, fix=fix, connection="close")
         headers = [*self.server_state.default_headers, *response.raw_headers, *self._headers]
         head = h11.Response(status_code=status, headers=headers, reason=STATUS_PHRASES[status])
         for event in (head, h11.Data(data=bytes(response.body)), h11.EndOfMessage()):

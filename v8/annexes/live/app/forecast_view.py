@@ -143,7 +143,7 @@ class ForecastView:
         volatility = ABSENT if numbers.volatility is None else self._format(VOLATILITY, numbers.volatility)
         yield mood_label(numbers.percentile, self._volatility_text())
         # Without its time the range reads as that of the last day.
-        period = say("next {span}:", span=duration(len(forecast) * self._series.bar_s, omits_zero=True))
+        period = say("next {span}:", span=self._span)
         text = f"{self._format(LOW, ends[0])} – {self._format(HIGH, ends[1])}"
         yield element("span", period, " ", element("span", text), class_="ahead", title=self._range_text())
         width = percent(numbers.range_width, 2)
@@ -195,10 +195,10 @@ class ForecastView:
         yield _now_card(say("Price"), price, closed, join([say("24 h"), " ", change]))
         low, high = self._range_ends()
         ahead = f"{self._format(LOW, low)} – {self._format(HIGH, high)}"
+        meaning = say("9 of 10 times the price should stay within.")
         if self.issued.price_range is None:
-            yield _now_card(self._period(), ahead, say("Medians: how far beyond is not forecast."))
-        else:
-            yield _now_card(self._period(), ahead, say("9 of 10 times the price should stay within."))
+            meaning = say("Medians: how far beyond is not forecast.")
+        yield _now_card(say("Next {span}", span=self._span), ahead, meaning)
         tested = self._row.price_range
         if self.issued.price_range is not None and tested is not None:
             share = percent(tested.share) if tested.has_enough_windows else say("not known")
@@ -215,9 +215,10 @@ class ForecastView:
             figure = self._format(VOLATILITY, self._forecast[VOLATILITY].iloc[-1])
             yield _now_card(say("Volatility ahead"), join([figure, mood]), usual)
 
-    def _period(self) -> str:
-        """Name the time ahead."""
-        return say("Next {span}", span=duration(len(self._forecast) * self._series.bar_s, omits_zero=True))
+    @property
+    def _span(self) -> str:
+        """The time ahead."""
+        return duration(len(self._forecast) * self._series.bar_s, omits_zero=True)
 
     def _range_ends(self) -> tuple[float, float]:
         """Return between which prices the bars ahead stay, or their lowest and highest median."""
@@ -230,11 +231,10 @@ class ForecastView:
         """Say between which prices the coming bars stay 9 times of 10."""
         prices = self.issued.price_range
         if prices is None:
-            num_bars = len(self._forecast)
             return say(
                 "Next {n} bars ({span}): medians from {low} to {high}; how far beyond is not forecast.",
-                n=num_bars,
-                span=duration(num_bars * self._series.bar_s, omits_zero=True),
+                n=len(self._forecast),
+                span=self._span,
                 low=self._format(LOW, self._forecast[LOW].min()),
                 high=self._format(HIGH, self._forecast[HIGH].max()),
             )
@@ -242,7 +242,7 @@ class ForecastView:
             "9 of 10 times the price should stay between {low} and {high} over the next {span}.",
             low=self._format(LOW, prices.low),
             high=self._format(HIGH, prices.high),
-            span=duration(len(self._forecast) * self._series.bar_s, omits_zero=True),
+            span=self._span,
         )
 
     def _tested_range_text(self) -> str:

@@ -93,17 +93,16 @@ class ErrorResponse(Response):
         await response(scope, receive, send)
 
 
-def error_response(status: int, location: str, rule: str, got: str, fix: str, **headers: str) -> Response:
+def error_response(status: int, *, where: str, rule: str, got: str, fix: str, **headers: str) -> Response:
     """Answer with an error of four parts."""
-    return ErrorResponse(error_json(location, rule, got, fix), status, **headers)
+    return ErrorResponse(error_json(where, rule, got, fix), status, **headers)
 
 
 def language_of(request: Request) -> str:
     """Return the language that the address of a page requests, or else the browser."""
     requested = request.query_params.get("lang")
-    for name in LANGUAGES:
-        if name == requested:
-            return name
+    if requested in LANGUAGES:
+        return requested
     return preferred(request.headers.get("accept-language", ""))
 
 
@@ -217,24 +216,50 @@ class AccessMiddleware:
     def _refusal(self, scope: Scope) -> Response | None:
         """Return the answer to a request that is not valid; None for one that is."""
         if self.active.total() > MAX_CONCURRENT_REQUESTS:
-            rule = f"answers {MAX_CONCURRENT_REQUESTS} requests at once"
-            return error_response(503, "the server", rule, "more", "Ask again", retry_after="2")
+            return error_response(
+                503,
+                where="the server",
+                rule=f"answers {MAX_CONCURRENT_REQUESTS} requests at once",
+                got="more",
+                fix="Ask again",
+                retry_after="2",
+            )
         if {name for name, _ in scope["headers"]} >= _LENGTH_HEADERS:
             # A proxy may have seen another end of the request, and another request behind it (smuggling).
-            location = "header Content-Length"
-            rule = "is not used together with Transfer-Encoding"
-            return error_response(400, location, rule, "both", "Send one", connection="close")
+            return error_response(
+                400,
+                where="header Content-Length",
+                rule="is not used together with Transfer-Encoding",
+                got="both",
+                fix="Send one",
+                connection="close",
+            )
         method = scope["method"]
         if method not in ("GET", "HEAD"):
-            got = shown(method, 20)
-            allowed = "GET, HEAD"
-            return error_response(405, "method", "is GET or HEAD", got, "Ask with GET", allow=allowed)
+            return error_response(
+                405,
+                where="method",
+                rule="is GET or HEAD",
+                got=shown(method, 20),
+                fix="Ask with GET",
+                allow="GET, HEAD",
+            )
         if max(len(scope["raw_path"] or b""), len(scope["query_string"])) > _MAX_URL_LENGTH:
-            rule = f"has at most {_MAX_URL_LENGTH:,} letters"
-            return error_response(400, "address", rule, "more", "Ask for less")
+            return error_response(
+                400,
+                where="address",
+                rule=f"has at most {_MAX_URL_LENGTH:,} letters",
+                got="more",
+                fix="Ask for less",
+            )
         if self._hosts is not None and _host(scope["headers"]) not in self._hosts:
-            rule = f"is one of {', '.join(sorted(self._hosts))}"
-            return error_response(400, "header Host", rule, "another", "Open it by such a name")
+            return error_response(
+                400,
+                where="header Host",
+                rule=f"is one of {', '.join(sorted(self._hosts))}",
+                got="another",
+                fix="Open it by such a name",
+            )
         return None
 
 
@@ -305,9 +330,14 @@ class AccessControl:
         wait_s = self._count_request(address_of(request.scope), self._max_per_minute)
         if not wait_s:
             return None
-        rule = f"asks at most {self._max_per_minute:,} times a minute"
-        fix = f"Ask again in {wait_s} s"
-        return error_response(429, "your address", rule, "more", fix, retry_after=str(wait_s))
+        return error_response(
+            429,
+            where="your address",
+            rule=f"asks at most {self._max_per_minute:,} times a minute",
+            got="more",
+            fix=f"Ask again in {wait_s} s",
+            retry_after=str(wait_s),
+        )
 
     def _has_credentials(self, request: Request) -> bool:
         """Return whether a request sends the token, or the cookie that stands for it."""
@@ -403,10 +433,14 @@ def _token_required(request: Request) -> Response:
             return _redirect(request.url.include_query_params(token=""))
         page = _LOGIN.replace(" hidden", "") if has_wrong_token else _LOGIN
         return Response(page, 401, challenge, "text/html; charset=utf-8")
-    rule = "is shown by whoever asks this server"
-    got = "another one" if has_wrong_token else "none"
-    fix = "Send it in the header Authorization: Bearer; whoever runs the server has it"
-    return error_response(401, "the token", rule, got, fix, **challenge)
+    return error_response(
+        401,
+        where="the token",
+        rule="is shown by whoever asks this server",
+        got="another one" if has_wrong_token else "none",
+        fix="Send it in the header Authorization: Bearer; whoever runs the server has it",
+        **challenge,
+    )
 
 
 def _redirect(url: URL) -> Response:

@@ -240,16 +240,16 @@ def _range_legends(snapshot: ModelSnapshot) -> dict[str, str]:
 
 def record_part(record: LiveRecord | None, series: Series, *, is_demo: bool = False) -> Html:
     """Show the live record of a series, and of all series together; that of a demo market says why not."""
-    for live in record.series if record else ():
-        if record and live.series == str(series):
-            return filled(
-                "v8.annexes.live.app",
-                "record.html",
-                counts=_counts_text(live.counts),
-                errors=_record_of_series(live.tasks, record.tasks) if record.tasks else "",
-            )
-    text = _no_record_of_demo_text() if is_demo else say("No live record yet.")
-    return element("p", text)
+    if record:
+        for live in record.series:
+            if live.series == str(series):
+                return filled(
+                    "v8.annexes.live.app",
+                    "record.html",
+                    counts=_counts_text(live.counts),
+                    errors=_record_of_series(live.tasks, record.tasks) if record.tasks else "",
+                )
+    return element("p", _no_record_of_demo_text() if is_demo else say("No live record yet."))
 
 
 def _no_record_of_demo_text() -> str:
@@ -326,10 +326,9 @@ def _record_table(record: LiveRecord) -> Html:
         cells: list[str] = [element("a", live.series, href=f"/series/{live.series}")]
         cells += [count(number) for number in (counts.num_issued, counts.num_scored, counts.num_pending)]
         for task in tasks:
-            of_task = live.tasks.get(task)
-            naive = of_task.naive if of_task else None
             shown: str = ABSENT
-            if naive:
+            if task in live.tasks:
+                naive = live.tasks[task].naive
                 shown = marked(naive.relative_mae, naive.outcome, naive.name, naive.corrected_p_value)
             cells.append(shown)
         rows.append(cells)

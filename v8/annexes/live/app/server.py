@@ -377,12 +377,23 @@ class Site:
         active_by_address = request.app.state.active_by_address
         # The request itself is among those that are counted.
         if active_by_address[path, address_of(request.scope)] > MAX_STREAMS_PER_ADDRESS:
-            rule = f"has at most {MAX_STREAMS_PER_ADDRESS} streams at once"
-            fix = "End one, or ask again"
-            return error_response(429, "your address", rule, "more", fix, retry_after=retry_after)
+            return error_response(
+                429,
+                where="your address",
+                rule=f"has at most {MAX_STREAMS_PER_ADDRESS} streams at once",
+                got="more",
+                fix="End one, or ask again",
+                retry_after=retry_after,
+            )
         if request.app.state.active[path] > MAX_STREAMS:
-            rule = f"sends {MAX_STREAMS} streams at once"
-            return error_response(503, "the server", rule, "more", "Ask again", retry_after=retry_after)
+            return error_response(
+                503,
+                where="the server",
+                rule=f"sends {MAX_STREAMS} streams at once",
+                got="more",
+                fix="Ask again",
+                retry_after=retry_after,
+            )
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
         media_type = "text/event-stream"
         if request.method == "HEAD":
@@ -443,8 +454,13 @@ class Site:
     async def on_error(self, request: Request, error: Any) -> Response:
         """Answer with what anybody may read of an error; the output of the server has the traceback."""
         if isinstance(error, HTTPException):
-            rule = "is one that /openapi.json lists"
-            return error_response(error.status_code, "address", rule, "another", "Look there")
+            return error_response(
+                error.status_code,
+                where="address",
+                rule="is one that /openapi.json lists",
+                got="another",
+                fix="Look there",
+            )
         content = answers.public_error_json(error, request.path_params.get("series", "the server"))
         if isinstance(error, answers.RequestError):
             return ErrorResponse(content, error.status)

@@ -56,13 +56,11 @@ class TileNumbers:
 
 @dataclass(frozen=True)
 class Tile:
-    """A series, its numbers, and what stands below its price, by language, or why there is none."""
+    """A series, its numbers with the newest price of the coin, and its newest forecast."""
 
     series: Series
     numbers: TileNumbers | None = None  # None while there is no forecast
-    issued: TileNumbers | None = None  # the same with the close that its forecast was made from
-    content: Mapping[str, Html] | None = None  # made once a forecast, because an overview has a thousand
-    error: Exception | None = None
+    view: Any = None  # its `ForecastView`, or the error; None while the first forecast is made
 
 
 @dataclass(frozen=True)
@@ -120,12 +118,7 @@ def tile_list(snapshot: ModelSnapshot, newest: Mapping[Series, Any], selection: 
     made = {series: view for series, view in views.items() if not isinstance(view, Exception)}
     numbers = with_newest_prices({series: view.numbers for series, view in made.items()})
     newest_s = max((each.closed_s for each in numbers.values()), default=0)
-    tiles = []
-    for series in snapshot.metadata:
-        if series in made:
-            tiles.append(Tile(series, numbers[series], made[series].numbers, made[series].tiles))
-        else:
-            tiles.append(Tile(series, error=views.get(series)))
+    tiles = [Tile(series, numbers.get(series), views.get(series)) for series in snapshot.metadata]
     num_made = len(views)
     total = len(snapshot.metadata)
     status = say("{n} of {total} forecasts are ready.", n=num_made, total=total)
@@ -175,12 +168,12 @@ def _column_titles() -> list[Html]:
 
 def _tile(tile: Tile, newest_s: int) -> Html:
     numbers = tile.numbers or TileNumbers()
-    if tile.content:
-        content = join([_price(numbers, newest_s, tile.issued or numbers), tile.content[chosen()]])
-    elif tile.error:
-        content = error_paragraph(answers.public_error_json(tile.error, str(tile.series)))
-    else:
+    if tile.view is None:
         content = element("p", say("The forecast is being made."))
+    elif isinstance(tile.view, Exception):
+        content = error_paragraph(answers.public_error_json(tile.view, str(tile.series)))
+    else:
+        content = join([_price(numbers, newest_s, tile.view.numbers), tile.view.tiles[chosen()]])
     link = element("a", element("h2", str(tile.series)), content, href=f"/series/{tile.series}")
     return element("li", link, **tile_attributes(tile.series, numbers))
 
