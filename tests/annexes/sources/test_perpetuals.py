@@ -44,44 +44,23 @@ def rate_at(time_s: int) -> float:
 
 
 @pytest.fixture
-def exchange(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, random_walk: Any) -> Iterator[ExchangeApi]:
+def exchange(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ExchangeApi]:
     """Serve two contracts up to now; funding is paid every eight hours, some milliseconds late."""
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setenv("V8_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     start_s = NOW_S // HOUR_S * HOUR_S - NUM_BARS * HOUR_S
     with ExchangeApi(NOW_S, is_um=True) as served:
-        for seed, symbol in enumerate(("BTCUSDT", "1000SHIBUSDT")):
-            served.put(f"{symbol}-1h", random_walk(start_s, seed))
+        for symbol, simulated in (("BTCUSDT", "BTCUSDT-1h"), ("1000SHIBUSDT", "ETHUSDT-1h")):
+            candles = open_source("demo").candles(Series.parse(simulated), NUM_BARS + 48)
+            opens_s = start_s + HOUR_S * np.arange(len(candles))
+            served.put(f"{symbol}-1h", candles.to_frame().assign(open_time=1_000 * opens_s))
             times_s = range(start_s // (8 * HOUR_S) * 8 * HOUR_S, NOW_S, 8 * HOUR_S)
             served.funding[symbol] = {time_s * 1_000 + 4: rate_at(time_s) for time_s in times_s}
         monkeypatch.setenv("V8_UM_REST_URL", served.url)
         monkeypatch.setenv("V8_VISION_URL", served.url)
         monkeypatch.setenv("V8_REST_URL", "http://127.0.0.1:1")  # spot's: nobody may ask it
         yield served
-
-
-@pytest.fixture
-def random_walk() -> Any:
-    """Draw candles of one hour from a time on: random_walk(start_s, seed)."""
-
-    def draw(start_s: int, seed: int) -> pd.DataFrame:
-        rng = np.random.default_rng(seed)
-        close = np.round(100 * np.exp(np.cumsum(rng.normal(0, 0.006, NUM_BARS + 48))), 2)
-        opened = np.concatenate([[100.0], close[:-1]])
-        wick = np.round(rng.exponential(0.3, (2, len(close))), 2)
-        return pd.DataFrame(
-            {
-                "open_time": (start_s + HOUR_S * np.arange(len(close))) * 1_000,
-                "open": opened,
-                "high": np.maximum(opened, close) + wick[0],
-                "low": np.minimum(opened, close) - wick[1] * 0.1,
-                "close": close,
-                "volume": np.round(rng.exponential(50, len(close)), 3) + 0.001,
-            }
-        )
-
-    return draw
 
 
 def require_funding(candles: Candles) -> None:

