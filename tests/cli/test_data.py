@@ -84,20 +84,6 @@ def test_a_symbol_that_no_exchange_has_fails_alone_and_is_not_asked_for(exchange
     assert {asked["symbol"] for asked in exchange.klines_requests()} == {"BTCUSDT", "ETHUSDT"}
 
 
-@pytest.mark.parametrize(
-    ("words", "got"),
-    [
-        (["upgrade"], "; got 'upgrade'"),
-        (["update", "--source", "demo"], "up to date; got --source demo"),
-        (["update", "--data-dir", "x"], "up to date; got --data-dir"),
-    ],
-)
-def test_words_that_an_update_cannot_mean_are_one_line(words: list[str], got: str) -> None:
-    result = CliRunner().invoke(app, ["data", *words])
-    assert result.exit_code == 2
-    assert got in result.stderr
-
-
 START_S = 1_704_067_200
 
 

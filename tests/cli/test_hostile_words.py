@@ -73,6 +73,11 @@ def require_one_line(done: Result) -> str:
         (["report", "a\udcff"], r"got a\\udcff. Write that word otherwise"),
         (["data", "--source", "files", "--data-dir", "../a-file"], "got ../a-file, which is no folder"),
         (["predict", "a", *DEMO, "--plot", "none/a.png"], "got no folder none. .*: mkdir -p none."),
+        (["predict", "a", "--all", "--series", "BTCUSDT-15m"], "--all: .*; got --series or --universe "),
+        (["predict", "a", "--all", "--universe", "b.yaml"], "--all: .*; got --series or --universe "),
+        (["data", "upgrade"], "; got 'upgrade'"),
+        (["data", "update", *DEMO], "up to date; got --source demo"),
+        (["data", "update", "--data-dir", "x"], "up to date; got --data-dir"),
         (["compare-profiles", "--out", "../a-file"], "--out: .*; got the file ../a-file"),
     ],
 )

@@ -270,13 +270,6 @@ def test_a_universe_chooses_and_what_cannot_be_forecast_is_one_line_at_the_end(
     assert (process.exit_code, process.stdout) == (3, "")
 
 
-@pytest.mark.parametrize("more", [["--series", "BTCUSDT-15m"], ["--universe", "some.yaml"]])
-def test_all_beside_a_choice_is_refused(more: list[str]) -> None:
-    process = call("runs/aligned", "--all", *more)
-    assert process.exit_code == 2
-    assert re.search("error: --all: .*; got --series or --universe ", process.stderr)
-
-
 def test_a_folder_without_models_is_refused(tmp_path: Path) -> None:
     process = call(str(tmp_path), "--all", "--source", "demo")
     assert (process.exit_code, process.stdout) == (3, "")

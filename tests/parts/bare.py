@@ -19,8 +19,10 @@ from pathlib import Path, PurePath
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from programs import run_program
 
 REPOSITORY = Path(__file__).parents[2]
+COMMITTER = ("-c", "user.name=Test", "-c", "user.email=test@localhost")
 _OURS = ("v8", "__editable__", "_v8")
 
 
@@ -33,16 +35,7 @@ def checkout_at(folder: Path) -> str:
             shutil.copy2(REPOSITORY / name, folder / name)
     _git(folder, "init", "--quiet")
     _git(folder, "add", "--all")
-    _git(
-        folder,
-        "-c",
-        "user.name=Test",
-        "-c",
-        "user.email=test@localhost",
-        "commit",
-        "--quiet",
-        "--message=All",
-    )
+    _git(folder, *COMMITTER, "commit", "--quiet", "--message=All")
     return _git(folder, "rev-parse", "--short=12", "HEAD").strip()
 
 
@@ -121,21 +114,12 @@ class BareEnvironment:
 
     def call(self, *words: str | Path) -> subprocess.CompletedProcess[str]:
         """Call Python with some words, elsewhere, to its end."""
-        return subprocess.run(
-            [self.python, *words],
-            cwd=self.elsewhere,
-            env=self.env,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        return run_program([self.python, *words], cwd=self.elsewhere, env=self.env, timeout=300)
 
 
 def build(checkout: Path, folder: Path) -> tuple[Path, Path]:
     """Build a source distribution, and a wheel from it; return the files."""
-    words = ("-m", "build", "--no-isolation", "--outdir", str(folder), str(checkout))
-    process = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
+    process = run_program([sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, checkout])
     assert process.returncode == 0, process.stdout + process.stderr
     (source,) = folder.glob("*.tar.gz")
     (wheel,) = folder.glob("*.whl")

@@ -35,10 +35,6 @@ def ledger_rows(path: Path) -> dict[str, list[Any]]:
         "FROM scores JOIN forecasts ON forecasts.id = forecast JOIN tracks ON tracks.id = track",
     }
     with sqlite3.connect(path) as opened:
-        if opened.execute("PRAGMA user_version").fetchone() == (1,):  # a ledger of version 1.0
-            queries["scores"] = queries["scores"].replace(
-                "actual_digest, losses, actual", "truth_digest, losses, truth"
-            )
         found = {
             name: opened.execute(f"{query} ORDER BY place, series, issued_for_s").fetchall()
             for name, query in queries.items()
@@ -55,8 +51,6 @@ class WatchedReplay:
         ledger: The file it writes.
         place: The place it forecasts, as the ledger names it.
         start: Starts the process.
-        begin_s: The first close, seconds since the epoch.
-        limit_s: A close takes at most so long, start and compilation included.
     """
 
     def __init__(
@@ -65,16 +59,11 @@ class WatchedReplay:
         ledger: Path,
         place: str,
         start: Callable[[], subprocess.Popen[Any]],
-        *,
-        begin_s: float = BEGIN_S,
-        limit_s: float = LIMIT_S,
     ) -> None:
         self.exchange = exchange
         self.ledger = ledger
         self.place = place
         self.start = start
-        self._begin_s = begin_s
-        self._limit_s = limit_s
         self.process = start()
 
     def go(
@@ -94,7 +83,7 @@ class WatchedReplay:
         """
         bar_s = min(Series.parse(name).bar_s for name in names)
         for number in range(num_closes):
-            self.exchange.now_s = self._begin_s + number * bar_s + AFTER_CLOSE_S
+            self.exchange.now_s = BEGIN_S + number * bar_s + AFTER_CLOSE_S
             if number in kills:
                 time.sleep(kills[number])
                 self.kill()
@@ -107,13 +96,8 @@ class WatchedReplay:
         self.process.send_signal(signal.SIGKILL)
         self.process.communicate()
 
-    def newest_s(self, name: str) -> int:
-        """Return the newest close of a series by the exchange's clock, seconds since the epoch."""
-        bar_s = Series.parse(name).bar_s
-        return int(self.exchange.now_s) // bar_s * bar_s
-
     def _wait(self, names: Sequence[str]) -> None:
-        end = time.monotonic() + self._limit_s
+        end = time.monotonic() + LIMIT_S
         while not all(map(self._is_done, names)):
             if time.monotonic() > end or self.process.poll() is not None:
                 raise TimeoutError(f"not done: {self.exchange.now_s}, process {self.process.poll()}")
@@ -122,7 +106,8 @@ class WatchedReplay:
     def _is_done(self, name: str) -> bool:
         if not self.ledger.exists():
             return False
-        newest_s = self.newest_s(name)
+        bar_s = Series.parse(name).bar_s
+        newest_s = int(self.exchange.now_s) // bar_s * bar_s
         with Ledger.open(self.ledger) as ledger:
             waiting = [entry.due_s for entry in ledger.pending(self.place, name).values()]
             return ledger.newest(self.place, name) == newest_s and min(waiting) > newest_s
