@@ -206,9 +206,8 @@ class ScoredForecasts:
 
     def losses_of(self, task: str, forecaster: str) -> NDArray[np.float64]:
         """Return the losses of one forecaster on one task, shape (N,)."""
-        forecaster_position = self.issuer.forecasters.index(forecaster)
-        task_position = list(self.issuer.tasks).index(task)
-        return self.losses[:, forecaster_position, task_position]
+        tasks = list(self.issuer.tasks)
+        return self.losses[:, self.issuer.forecasters.index(forecaster), tasks.index(task)]
 
     def in_time(self, since_s: int = 0) -> "ScoredForecasts":
         """Leave out forecasts that were written late, or issued for an earlier close than `since_s`."""

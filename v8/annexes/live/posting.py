@@ -291,8 +291,7 @@ def _alert_line(event: Mapping[str, Any]) -> str:
     data = event["data"]
     kind = event["type"]
     if kind == "limit.passed":
-        value = f"{data['value']:.3f}"
-        return sentence_of(data["kind"], data["series"], value, f"{data['limit']:g}")
+        return sentence_of(data["kind"], data["series"], f"{data['value']:.3f}", f"{data['limit']:g}")
     if kind == "candles.late":
         return f"{data['series']}: the candle that closed at {data['closed_at']} has not come"
     if kind == "model.decayed":
@@ -380,8 +379,11 @@ class Outbox(Database):
                 issuer = entry.issuer
                 model_before = self._exchange_note(issuer.series, issuer.model_sha256)
                 if model_before not in (None, issuer.model_sha256):
-                    data = {"series": issuer.series, "before": model_before, "now": issuer.to_json()}
-                    self.put("model.replaced", entry.written_s, data)
+                    self.put(
+                        "model.replaced",
+                        entry.written_s,
+                        {"series": issuer.series, "before": model_before, "now": issuer.to_json()},
+                    )
                 if wishes.has_forecasts:
                     kind = "forecast.late" if entry.is_late else "forecast.issued"
                     self.put(kind, entry.written_s, entry.to_json())
@@ -423,14 +425,17 @@ class Outbox(Database):
                 continue
             was_passed = self._exchange_note(f"{series} {limit}", int(is_passed))
             if is_passed and not was_passed:
-                data = {
-                    "series": series,
-                    "issued_for": iso(entry.issued_for_s),
-                    "kind": limit.kind,
-                    "value": round(100 * share, 6),
-                    "limit": limit.percent,
-                }
-                self.put("limit.passed", entry.written_s, data)
+                self.put(
+                    "limit.passed",
+                    entry.written_s,
+                    {
+                        "series": series,
+                        "issued_for": iso(entry.issued_for_s),
+                        "kind": limit.kind,
+                        "value": round(100 * share, 6),
+                        "limit": limit.percent,
+                    },
+                )
 
     def keep_range(self, entry: Entry) -> None:
         """Keep the range of a forecast until its message is made: the ledger has no place for it."""
@@ -492,8 +497,11 @@ class Outbox(Database):
             return
         reported_model = self._exchange_note(f"{series} decayed", metadata.model_sha256)
         if reported_model != metadata.model_sha256:
-            data = {"series": str(series), "model_sha256": metadata.model_sha256, "why": reason}
-            self.put("model.decayed", at_s, data)
+            self.put(
+                "model.decayed",
+                at_s,
+                {"series": str(series), "model_sha256": metadata.model_sha256, "why": reason},
+            )
 
     def _exchange_note(self, subject: str, value: int | str) -> Any:
         """Write a note about a subject of the place, and return the note before it; None at first."""

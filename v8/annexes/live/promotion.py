@@ -174,9 +174,12 @@ def read_promotions(run: Path) -> Promotions:
     content = read_content(run)
     if content is None:
         return Promotions(run, {}, ())
-    fields = {**content, "run": run}
     return records.checked(
-        Promotions, fields, where=str(run / SERVING_FILE), fix=SERVING_FIX, rule=records.AS_WRITTEN
+        Promotions,
+        {**content, "run": run},
+        where=str(run / SERVING_FILE),
+        fix=SERVING_FIX,
+        rule=records.AS_WRITTEN,
     )
 
 
@@ -222,10 +225,9 @@ def change_table(decisions: Iterable[Decision], title: str = "") -> Table:
     for decision in sorted(decisions, key=lambda decision: decision.series):
         challenger = decision.challenger
         champion = decision.champion
-        baselines = [f"{number(best.relative_mae)} {best.name}" for best in decision.baselines.values()]
-        new_errors = ", ".join(map(number, challenger.relative_mae.values()))
-        old_errors = ", ".join(map(number, champion.relative_mae.values()))
-        best_errors = ", ".join(baselines)
+        best = [
+            f"{number(opponent.relative_mae)} {opponent.name}" for opponent in decision.baselines.values()
+        ]
         span = ABSENT
         if decision.evaluated_until:
             span = f"{moment(decision.evaluated_from)} to {moment(decision.evaluated_until)}"
@@ -235,9 +237,9 @@ def change_table(decisions: Iterable[Decision], title: str = "") -> Table:
                 moment(challenger.trained_until),
                 moment(champion.trained_until),
                 decision.stale,
-                new_errors or ABSENT,
-                old_errors or ABSENT,
-                best_errors or ABSENT,
+                ", ".join(map(number, challenger.relative_mae.values())) or ABSENT,
+                ", ".join(map(number, champion.relative_mae.values())) or ABSENT,
+                ", ".join(best) or ABSENT,
                 count(decision.num_windows),
                 span,
             ]
@@ -406,8 +408,11 @@ def decide_promotion(
     except ArtifactError:
         return replace(decision, verdict="replaced", why="the files of the champion are damaged")
     if not _forecast_the_same(old, new):
-        reason = "the champion forecasts something else than the profile says"
-        return replace(decision, verdict="replaced", why=reason)
+        return replace(
+            decision,
+            verdict="replaced",
+            why="the champion forecasts something else than the profile says",
+        )
     data = prepare_series(FeatureStore().table(candles, table_columns(profile)), profile)
     span = _unseen_windows(data.spans["test"], old.trained_until_s)
     too_few = too_few_windows(len(span), span.horizon_bars)
@@ -426,7 +431,6 @@ def decide_promotion(
     closed_s = span.table.open_time_s + span.table.series.bar_s
     first_issued_s = int(closed_s[span.anchors[0]])
     last_closed_s = int(closed_s[span.anchors[-1] + span.horizon_bars])
-    best_baselines = champion_test.best_baselines
     return replace(
         decision,
         champion=replace(
@@ -442,7 +446,9 @@ def decide_promotion(
         num_windows=champion_test.evaluation.num_windows,
         evaluated_from=datetime.fromtimestamp(first_issued_s, UTC).isoformat(),
         evaluated_until=datetime.fromtimestamp(last_closed_s, UTC).isoformat(),
-        baselines={task: Opponent(name, multiple) for task, (name, multiple) in best_baselines.items()},
+        baselines={
+            task: Opponent(name, multiple) for task, (name, multiple) in champion_test.best_baselines.items()
+        },
         p_values={task: test.p_value for task, test in champion_test.tests.items()},
         verdict="replaced" if champion_test.challenger_wins else "kept",
         why=shown(champion_test.reason, _MAX_REASON_LENGTH),

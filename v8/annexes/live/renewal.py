@@ -395,9 +395,13 @@ class Renewal:
                 try:
                     return assess_staleness(one_series, candles, serving, self.rule, self.ledger)
                 except ArtifactError:
-                    generation = serving.generation_of(str(one_series))
-                    reason = "the model that serves cannot be used"
-                    return Staleness(one_series, generation, ABSENT, is_stale=True, reason=reason)
+                    return Staleness(
+                        series=one_series,
+                        generation=serving.generation_of(str(one_series)),
+                        until=ABSENT,
+                        is_stale=True,
+                        reason="the model that serves cannot be used",
+                    )
 
         assessments = []
         failures = []
@@ -420,13 +424,12 @@ class Renewal:
         serving = read_promotions(self.run)
         champions = {one_series: serving.place(str(one_series)).absolute() for one_series in series}
         has_onnx = any((folder / ONNX_FILE).exists() for folder in champions.values())
-        recipe = Recipe(
-            self.profile,
-            is_publishable=self.source.is_publishable,
-            has_onnx=has_onnx and has_onnx_packages(),
-        )
         return Plan(
-            recipe=recipe,
+            recipe=Recipe(
+                self.profile,
+                is_publishable=self.source.is_publishable,
+                has_onnx=has_onnx and has_onnx_packages(),
+            ),
             path=generation_folder(self.run, generation),
             series=dict.fromkeys(series, "pending"),
             command=self.command,

@@ -556,5 +556,7 @@ def publish_record(ledger: Path, place: Path | str, repo: str, *, is_repairing: 
     with Ledger.open(ledger) as opened_ledger, passing_folder("v8-record") as folder:
         staged = LedgerDataset(folder, repo, opened_ledger, place, int(time.time()), is_repairing)
         published = publish_staged(staged, repo, print_message)
-    unsent = f"Nothing was sent: {published.url} has closes of today, or all that there is."
-    print_message(f"Published: {published.url}" if published.sent else unsent)
+    if published.sent:
+        print_message(f"Published: {published.url}")
+    else:
+        print_message(f"Nothing was sent: {published.url} has closes of today, or all that there is.")

@@ -352,8 +352,9 @@ class LedgerUpdater:
         text = str(error)
         if text not in self._last_errors.values():
             self.notify(text if text.startswith(subject) else f"{subject}: {error}")
-            data = {"what": subject, "error": text}
-            self._tell_outbox(Outbox.put, "forecast.refused", int(time.time()), data)
+            self._tell_outbox(
+                Outbox.put, "forecast.refused", int(time.time()), {"what": subject, "error": text}
+            )
         self._last_errors[subject] = text
 
 
