@@ -85,21 +85,6 @@ def test_g2_holes_part_the_rows_into_contiguous_segments(valid_frame, lost):
     assert sum(gap.num_missing for gap in candles.report.gaps) <= len(lost)
 
 
-def test_g2_months_joined_newest_first_come_out_in_time_order(valid_frame):
-    frame = valid_frame(48, 3_600)
-    candles = check(pd.concat([frame[24:], frame[:24]]))
-    assert candles.digest == check(frame).digest
-    assert candles.report.num_unsorted == 1
-
-
-def test_g2_the_archives_switch_to_microseconds_is_invisible(valid_frame):
-    frame = valid_frame(48, 3_600, start_s=1_735_689_600 - 24 * 3_600)
-    mixed = frame.assign(open_time=[ms if row < 24 else ms * 1_000 for row, ms in enumerate(frame.open_time)])
-    candles = check(mixed)
-    assert candles.digest == check(frame).digest
-    assert candles.report.time_units == {"microseconds": 24, "milliseconds": 24}
-
-
 def test_hours_listed_twice_keep_the_precise_row_and_lose_the_contradictory_ones(valid_frame):
     # Like mixed-units-newest-first-BTCUSDT-1h.csv: newest first, the second listing of an hour in float
     # seconds and with a volume cut to two decimals; one second listing was taken before the close.
@@ -135,14 +120,16 @@ def test_a_few_rows_of_a_shifted_grid_become_a_counted_gap(valid_frame):
     assert np.all(candles.open_time_s % 3_600 == 0)
 
 
-def test_a_file_of_a_finer_timeframe_is_refused(valid_frame):
-    with pytest.raises(DataError, match=r"BTCUSDT-1h from files: .*got rows that are.*900.*\(15m\)"):
-        check(valid_frame(100, 900))
-
-
-def test_a_file_of_a_coarser_timeframe_is_refused_although_it_lies_on_the_grid(valid_frame):
-    with pytest.raises(DataError, match=r"BTCUSDT-15m from files: .*got rows that are.*3,600.*\(1h\)"):
-        check(valid_frame(100, 3_600), QUARTER)
+@pytest.mark.parametrize(
+    ("bar_s", "series", "reason"),
+    [
+        (900, HOURLY, r"BTCUSDT-1h from files: .*got rows that are.*900.*\(15m\)"),
+        (3_600, QUARTER, r"BTCUSDT-15m from files: .*got rows that are.*3,600.*\(1h\)"),  # all on the grid
+    ],
+)
+def test_a_file_of_another_timeframe_is_refused(valid_frame, bar_s, series, reason):
+    with pytest.raises(DataError, match=reason):
+        check(valid_frame(100, bar_s), series)
 
 
 def relisted_frame(valid_frame, hole_bars, factor):
@@ -161,6 +148,8 @@ def test_a_relisted_symbol_uses_its_newest_life_only(valid_frame):
     assert report.relisted_at == report.first_open == "2024-01-21T17:00:00Z"
     assert np.all(candles.segment == 0)
     assert report.largest_log_return < 0.1
+    assert report.relisted_factor == pytest.approx(170_000)
+    assert report.num_leaps == 0
 
 
 @pytest.mark.parametrize(
@@ -413,12 +402,6 @@ def test_only_leaps_of_the_candles_that_are_used_are_pointed_out(valid_frame):
     candles = check(multiplied(valid_frame(200, 3_600), 76, 5.0))
     assert candles.newest(124).report.largest_leap is None
     assert candles.newest(125).report.largest_leap.num_candles_since == 124
-
-
-def test_a_relisting_has_its_factor(valid_frame):
-    report = check(relisted_frame(valid_frame, 437, 170_000)).report
-    assert report.relisted_factor == pytest.approx(170_000)
-    assert report.num_leaps == 0
 
 
 def test_prices_are_written_by_their_ticks() -> None:

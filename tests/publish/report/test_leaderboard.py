@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from v8.model.evaluation.leaderboard import (
     write_leaderboard_csv,
 )
 from v8.model.evaluation.significance import BaselineComparison
-from v8.runs.run_folder import RunRecord, read_run
+from v8.runs.run_folder import read_run
 
 
 def leaderboard(metadata: list[dict[str, Any]]) -> list[LeaderboardRow]:
@@ -232,20 +231,12 @@ def test_an_evaluation_that_disagrees_with_itself_is_refused_by_the_name_of_its_
         read_result(content)
 
 
-@pytest.fixture
-def read(tmp_path: Path) -> Callable[[dict[str, Any]], RunRecord]:
-    def read(run: dict[str, Any]) -> RunRecord:
-        (tmp_path / "run.json").write_text(json.dumps(run))
-        return read_run(tmp_path)
-
-    return read
-
-
-def test_a_failed_series_without_a_reason_is_refused(make_run, read) -> None:
+def test_a_failed_series_without_a_reason_is_refused(make_run, tmp_path: Path) -> None:
     run = make_run()
     run["series"]["LUNAUSDT-1h"] = {"status": "failed", "reason": None}
+    (tmp_path / "run.json").write_text(json.dumps(run))
     with pytest.raises(ArtifactError, match=r"run\.json, key series\.LUNAUSDT-1h: .*have a reason"):
-        read(run)
+        read_run(tmp_path)
 
 
 def test_a_history_is_read_as_numbers(tmp_path: Path) -> None:

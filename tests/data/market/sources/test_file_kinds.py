@@ -242,8 +242,6 @@ def test_a_kind_that_is_not_read_is_told_with_what_helps(tmp_path: Path) -> None
     (tmp_path / "BTCUSDT-1h.xlsx").write_bytes(b"PK")
     said = str(refusal(tmp_path))
     assert "got BTCUSDT-1h.xlsx. Save BTCUSDT-1h.xlsx as one of these" in said
-    (tmp_path / "BTCUSDT-1h.csv").write_text("2024.01.01,00:00,1,1,1,1,1\n")
-    assert "a header that names" in str(refusal(tmp_path))
 
 
 def test_a_series_that_is_not_there_is_one_sentence_with_the_nearest(

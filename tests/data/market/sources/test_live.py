@@ -99,11 +99,8 @@ def test_what_a_page_holds_is_one_request_that_asks_the_last_candles_again(excha
     LiveSource().candles(SERIES, 1_000)
     exchange.requests.clear()
     exchange.now_s += num_missing * BAR_S
-    require_cold(
-        LiveSource().candles(SERIES, 1_500 if num_missing > 600 else 900),
-        exchange,
-        1_500 if num_missing > 600 else 900,
-    )
+    num_bars = 1_500 if num_missing > 600 else 900
+    require_cold(LiveSource().candles(SERIES, num_bars), exchange, num_bars)
     requests = exchange.klines_requests()
     assert len(requests) == (num_missing > 0)
     assert [int(one["startTime"]) <= LAST_S * 1_000 for one in requests] == [True] * len(requests)
@@ -276,9 +273,9 @@ def test_the_archives_word_serves_and_the_apis_is_kept(exchange, home) -> None:
 def test_a_candle_that_vanishes_or_comes_late_is_a_revision(exchange, home) -> None:
     exchange.cut_hole(str(SERIES), LAST_S - BAR_S, LAST_S - BAR_S)
     before = LiveSource().candles(SERIES, 500)
-    hidden = LAST_S
-    exchange.put(str(SERIES), exchange_frame(exchange, LAST_S - BAR_S, 5.0))
-    exchange.cut_hole(str(SERIES), hidden, hidden)
+    late = exchange.frame(str(SERIES)).iloc[[-1]]
+    exchange.put(str(SERIES), late.set_axis(late.index - pd.Timedelta(seconds=BAR_S)))
+    exchange.cut_hole(str(SERIES), LAST_S, LAST_S)
     exchange.now_s += BAR_S
     after = LiveSource().candles(SERIES, 502)
     assert len(after) == 502
@@ -286,12 +283,6 @@ def test_a_candle_that_vanishes_or_comes_late_is_a_revision(exchange, home) -> N
     assert (before.report.num_missing, after.report.num_missing, after.report.num_revised) == (1, 0, 2)
     rows = pq.read_table(stored(home, "revised.parquet")[0]).to_pylist()
     assert [(row["served_from"], row["other_from"]) for row in rows] == [("API", "nobody")] * 2
-
-
-def exchange_frame(exchange: ExchangeApi, open_s: int, volume: float) -> Any:
-    row = exchange.frame(str(SERIES)).iloc[[-1]].assign(volume=volume)
-    row.index = row.index + (np.datetime64(open_s, "s") - row.index[0].to_datetime64())
-    return row
 
 
 def test_months_that_are_over_are_compared_with_the_archive_by_an_update(exchange, home) -> None:
@@ -378,8 +369,8 @@ def test_a_value_that_was_changed_in_the_store_is_damage(exchange, home, caplog)
     assert "its rows are not" in caplog.text
 
 
-def test_a_store_that_cannot_be_written_costs_one_line_and_requests(
-    exchange, home, monkeypatch, caplog, tmp_path
+def test_a_store_that_cannot_be_written_costs_one_line_and_requests_and_is_not_filled(
+    exchange, monkeypatch, caplog, tmp_path
 ) -> None:
     place = tmp_path / "a file of the user"
     place.write_text("mine")
@@ -389,6 +380,9 @@ def test_a_store_that_cannot_be_written_costs_one_line_and_requests(
     assert len(exchange.klines_requests()) == 2
     assert caplog.text.count("\n") == 1
     assert "Nothing is kept" in caplog.text
+    with pytest.raises(StorageError, match="; got Not a directory"):
+        update_store(LiveSource(), [SERIES], 100, accept_revisions=False)
+    assert len(exchange.klines_requests()) == 2
 
 
 def test_two_markets_never_mix(exchange, home, valid_frame, monkeypatch) -> None:
@@ -464,14 +458,3 @@ def test_any_moves_of_the_clock_and_any_updates_give_the_candles_of_one_cold_fet
             np.testing.assert_array_equal(candles.to_frame().index, cold.index[-num_bars:])
             np.testing.assert_array_equal(candles.values, cold.to_numpy()[-num_bars:])
             assert candles.report.num_revised == 0
-
-
-def test_a_store_that_cannot_be_written_is_refused_where_it_is_to_be_filled(
-    exchange, monkeypatch, tmp_path
-) -> None:
-    place = tmp_path / "a file of the user"
-    place.write_text("mine")
-    monkeypatch.setenv("V8_HOME", str(place))
-    with pytest.raises(StorageError, match="; got Not a directory"):
-        update_store(LiveSource(), [SERIES], 100, accept_revisions=False)
-    assert not exchange.klines_requests()
