@@ -1,4 +1,4 @@
-"""Functions in processes of their own: values one by one, messages, errors of ours, and an end in time."""
+"""Functions in processes of their own: values one by one, messages, errors, an end in time; and resources."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tiny_profiles import tiny_profile
 import v8
 from v8.annexes.comparison import ComparisonOptions
 from v8.annexes.comparison.comparing import TrainingRequest, measure_training
-from v8.base.child import ChildCall, run_in_child, run_in_children, send_message
+from v8.base.child import ChildCall, resource_scope, run_in_child, run_in_children, send_message
 from v8.base.errors import ProfileError, StorageError, V8Error
 from v8.data.market.series import Series
 from v8.runs.machine import Measurement, MeasurementRequest, take_measurements
@@ -119,6 +119,10 @@ def test_a_training_that_cannot_be_measured_says_why(request_of_two: Measurement
 
 LIGHT = """
 import sys
+import pytest
+
+from v8.base.child import resource_scope
+
 
 class Hidden:
     def find_spec(self, name, path=None, target=None):
@@ -136,3 +140,41 @@ def test_training_from_python_without_keras_names_it(tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)
     with pytest.raises(V8Error, match="package keras; got none"):
         v8.train("demo", series="BTCUSDT-1h", smoke=True, progress=False)
+
+
+class Resource:
+    """Something that can be closed."""
+
+    is_closed = False
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_a_resource_stays_open_until_the_outermost_block_ends() -> None:
+    with resource_scope():
+        with resource_scope() as scope:
+            resource = scope.get("it", Resource)
+        with resource_scope() as scope:
+            assert scope.get("it", Resource) is resource
+        assert not resource.is_closed
+    assert resource.is_closed
+    with resource_scope() as scope:
+        assert len(scope) == 0
+
+
+def test_a_resource_of_another_key_is_closed_before_the_next_is_opened() -> None:
+    with resource_scope() as scope:
+        first = scope.get("first", Resource)
+        second = scope.get("second", Resource)
+        assert first.is_closed
+        assert not second.is_closed
+        assert len(scope) == 1
+
+
+def test_a_resource_is_closed_after_an_error() -> None:
+    resource = Resource()
+    with pytest.raises(ValueError, match="of a run"), resource_scope(), resource_scope() as scope:
+        scope.get("it", lambda: resource)
+        raise ValueError("of a run")
+    assert resource.is_closed
