@@ -178,14 +178,6 @@ def test_a_history_as_a_frame_stands_beside_the_candle_at_whose_close_it_was_iss
     assert frame.filter(like="_ahead_").shape[1] == 3 * whole.shape[1]
 
 
-@pytest.mark.tf
-def test_a_thinned_frame_keeps_every_candle(loaded: Forecaster, trained_run: Any) -> None:
-    frame = loaded.forecast_history(trained_run.candles, as_frame=True, stride=4, start="2024-12-31T12:00")
-    assert len(frame) == 700
-    issued = frame.dropna(subset="close_ahead_1")["usable_from"]
-    assert [f"{time:%H:%M}" for time in issued[:3]] == ["12:00", "13:00", "14:00"]
-
-
 def with_hole(candles: Candles, first: int, num_missing: int) -> pd.DataFrame:
     frame = candles.to_frame()
     return frame.drop(frame.index[first : first + num_missing])
@@ -243,24 +235,6 @@ def test_the_running_bar_is_not_known_yet(loaded: Forecaster, raw: pd.DataFrame)
     almost_closed_s = END_S - 1
     cut = loaded.predict(raw.iloc[:-1])
     pd.testing.assert_frame_equal(loaded.predict(raw, now_s=almost_closed_s), cut, check_exact=True)
-
-
-@pytest.mark.tf
-def test_a_newest_candle_that_cannot_be_used_is_refused_by_its_row_and_values(
-    loaded: Forecaster, raw: pd.DataFrame
-) -> None:
-    broken = raw.copy()
-    broken.loc[len(raw) - 1, "high"] = 1e-6
-    for call in (loaded.predict, loaded.forecast_history):
-        with pytest.raises(
-            DataError,
-            match=r"BTCUSDT-15m from a frame: .*got row 700 of "
-            r"2024-12-31T23:45:00Z: low <= open, close <= high violated \(open .*, high 1e-06, low ",
-        ):
-            call(broken)
-    inner = raw.copy()
-    inner.loc[100, "high"] = 1e-6
-    assert len(loaded.predict(inner)) == 3
 
 
 @pytest.mark.tf

@@ -73,3 +73,19 @@ def test_a_regression_leaves_open_and_close_at_the_last_close(make_market_span) 
         )
     assert (forecast[:, :, 1] > forecast[:, :, 3]).mean() > 0.95
     assert (forecast[:, :, 2] < forecast[:, :, 3]).mean() > 0.95
+
+
+def test_the_clock_learns_at_which_quarters_of_the_hour_bars_are_long(make_market_span) -> None:
+    # 20 days of 96 bars: waves of an hour are fitted from 16 days on.
+    series = make_market_span(num_train=2_000, num_windows=500, tasks=("ohlc", "range"))
+    is_full_hour = series.test.table.open_time_s % 3_600 == 0
+
+    def longer_at_full_hours(name: str, values: np.ndarray) -> np.ndarray:
+        return values * np.where(is_full_hour, 1.02, 1.0) if name == "high" else values
+
+    recut = series.recut(longer_at_full_hours)
+    actual = recut.test.actual["range"]
+    errors = {
+        name: np.abs(recut.forecast(name)["range"] - actual).mean() for name in ("log_har_clock", "har")
+    }
+    assert errors["log_har_clock"] < 0.5 * errors["har"]

@@ -103,16 +103,3 @@ def test_what_is_not_the_default_stays(tmp_path: Path) -> None:
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     np.testing.assert_array_equal(loaded(window), model(window))
     assert not loaded.get_layer("conv").trainable
-
-
-def test_the_same_model_gives_the_same_description_again(tmp_path: Path) -> None:
-    inputs = keras.Input((5, 3), name="x")
-    model = keras.Model(inputs, keras.layers.Bidirectional(keras.layers.LSTM(2), name="both")(inputs))
-    for number in range(2):
-        save_portable(model, tmp_path / f"{number}.keras")
-    again = keras.saving.load_model(tmp_path / "1.keras")
-    save_portable(again, tmp_path / "again.keras")
-    texts = {config_of(tmp_path / name) for name in ("0.keras", "1.keras")}
-    assert len(texts) == 1
-    assert "shared_object_id" not in texts.pop()  # an address in memory
-    assert unknown_keys(tmp_path / "again.keras") == []

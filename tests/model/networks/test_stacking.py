@@ -11,8 +11,8 @@ from fleets import fleet_of
 from float32_steps import assert_within_steps
 from keras import ops
 
-from v8.model.networks.networks import counterparts, in_trips, stack
-from v8.model.networks.products import FLOAT32, Products
+from v8.model.networks.networks import counterparts, in_trips
+from v8.model.networks.products import Products
 from v8.model.networks.recurrence import LSTM
 from v8.model.networks.stacked_layers import uniform_by_model
 from v8.model.training.step import _compiled
@@ -255,19 +255,6 @@ def test_each_weight_that_was_stacked_has_its_place_in_the_fleet(kind):
             np.testing.assert_array_equal(np.asarray(fleet.trainable_variables[place])[number], theirs)
 
 
-def test_twins_of_a_mixed_policy_keep_float32_for_all_but_the_factors_of_products():
-    x = keras.Input((STEPS, CHANNELS))
-    model = keras.Model(x, L.LSTM(4, dtype="mixed_bfloat16")(x))
-    products = Products("bfloat16", frozenset({"forward"}))
-    exact, fleet = (stack(model, 1, products=each) for each in (FLOAT32, products))
-    values = np.random.default_rng(4).standard_normal((BATCH, 1, STEPS, CHANNELS)).astype("float32")
-    assert {weight.dtype for weight in fleet.weights} == {"float32"}
-    forecast = compiled_forecast(fleet, values)
-    assert keras.backend.standardize_dtype(forecast.dtype) == "float32"
-    difference = np.abs(np.asarray(forecast) - np.asarray(exact(values))).max()
-    assert 0 < difference < 0.02  # 8 bits of mantissa, 7 steps
-
-
 def test_a_mask_depends_on_nothing_but_seed_draw_and_position():
     alone = np.asarray(uniform_by_model(np.int32([7]), np.int32([3]), (4, 1, 6)))
     fleet = np.asarray(uniform_by_model(np.int32([1, 2, 7]), np.int32([0, 9, 3]), (4, 1, 6)))
@@ -302,8 +289,3 @@ def test_what_has_no_twin_is_refused_by_name(make, words):
     model = keras.Model(x, make(x))
     with pytest.raises(ValueError, match=words):
         fleet_of([model, model])
-
-
-def test_networks_of_two_architectures_are_refused():
-    with pytest.raises(ValueError, match="all input arrays must have the same shape"):
-        fleet_of([network("dense"), network("lstm")])

@@ -40,15 +40,6 @@ def test_the_elements_of_the_data_set_are_the_epochs_that_numpy_shuffles(windows
 
 
 @pytest.mark.tf
-def test_no_thread_of_the_pipeline_is_tuned_or_shared(windows: FleetWindows) -> None:
-    options = epoch_dataset(windows.epochs(SEEDS, FIRST_EPOCHS)).options()
-    assert options.deterministic
-    assert options.threading.private_threadpool_size == 1
-    assert not options.autotune.enabled
-    assert not options.experimental_optimization.apply_default_optimizations
-
-
-@pytest.mark.tf
 def test_windows_cut_by_a_compiled_program_have_the_bits_of_numpy_s(windows: FleetWindows) -> None:
     tables = on_device(windows)
     host = windows.tables()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
-
 import keras
 import numpy as np
 import pytest
@@ -65,9 +62,3 @@ def test_the_untrained_network_competes_as_epoch_0() -> None:
     for epoch in range(1, 5):
         patience = patience.after(epoch, 0.6, TRAINING)
     assert (patience.best_epoch, patience.best_loss, patience.is_out(TRAINING)) == (0, 0.5, True)
-
-
-def test_it_survives_being_saved() -> None:
-    fresh = LossPatience(1e-3, best_loss=0.5)
-    for patience in (fresh, fresh.after(1, 0.4, TRAINING)):
-        assert LossPatience(**json.loads(json.dumps(asdict(patience)))) == patience

@@ -15,7 +15,7 @@ from tiny_profiles import demo_data, tiny_profile
 from v8.data.windows import Batch, FleetWindows, SeriesData, num_batches
 from v8.model.networks.networks import build_network
 from v8.model.training.probe import keras_optimizer
-from v8.model.training.state import FleetState, flattened, initial_state, unflattened
+from v8.model.training.state import FleetState, initial_state, unflattened
 from v8.model.training.step import compiled_step
 from v8.profile.profile import Profile
 
@@ -90,15 +90,6 @@ def test_batches_gathered_in_parts_step_as_one_batch_does() -> None:
         assert_within_steps(one, other, magnitude=1.0, steps=64)
     assert_within_steps(found[0].loss_sum, found[1].loss_sum, steps=16)
     np.testing.assert_array_equal(found[0].weight_sum, found[1].weight_sum)
-
-
-def test_weights_are_taken_apart_as_they_were_laid() -> None:
-    fleet = fleet_of([build_network(tiny_profile(), seed=seed) for seed in (1, 2)])
-    weights = [np.asarray(weight) for weight in fleet.trainable_variables]
-    for one, other in zip(weights, unflattened(fleet, flattened(weights)), strict=True):
-        np.testing.assert_array_equal(one, other)
-    (second,) = (array[0] for array in unflattened(fleet, flattened(weights)[1:])[:1])
-    np.testing.assert_array_equal(second, weights[0][1])
 
 
 @pytest.fixture(scope="module")

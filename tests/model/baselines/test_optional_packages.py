@@ -1,4 +1,4 @@
-"""The boosted baseline: what it learns, that it repeats itself, and that nobody misses it."""
+"""Baselines that need a package: boosted trees, and GARCH(1,1), equal to that of `arch`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from evaluating import evaluate
 from v8.base.errors import SeriesError
 from v8.data.features import FeatureTable
 from v8.data.span import Span
-from v8.model.baselines.baselines import BASELINES, boosting_terms, recent_unit
+from v8.model.baselines.baselines import BASELINES, Garch, boosting_terms, fit_garch, log_returns, recent_unit
 from v8.model.evaluation.evaluation import Evaluation
 from v8.profile.profile import Profile
 
 
 @pytest.fixture
-def without_lightgbm(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     for package in ("lightgbm", "arch"):
         monkeypatch.setitem(sys.modules, package, None)  # what Python takes for: not there
 
@@ -29,7 +29,7 @@ def with_lightgbm() -> None:
     pytest.importorskip("lightgbm", reason="optional: pip install lightgbm")
 
 
-@pytest.mark.usefixtures("without_lightgbm")
+@pytest.mark.usefixtures("without_packages")
 def test_where_it_is_not_installed_an_evaluation_is_complete_without_it(make_market_span) -> None:
     series = make_market_span()
     usable = [
@@ -52,12 +52,15 @@ def test_where_it_is_not_installed_an_evaluation_is_complete_without_it(make_mar
     assert Evaluation.from_json(content) == evaluation
 
 
-@pytest.mark.usefixtures("without_lightgbm")
-def test_whoever_asks_for_it_where_it_is_not_installed_is_told_how_to_get_it(make_market_span) -> None:
-    with pytest.raises(
-        SeriesError, match=r"baseline lightgbm: needs .* the optional package .*pip install lightgbm"
-    ):
-        make_market_span().forecast("lightgbm")
+@pytest.mark.usefixtures("without_packages")
+@pytest.mark.parametrize(("name", "package"), [("lightgbm", "lightgbm"), ("garch", "arch")])
+def test_whoever_asks_for_one_without_its_package_is_told_how_to_get_it(
+    name: str, package: str, make_market_span
+) -> None:
+    with pytest.raises(SeriesError) as raised:
+        make_market_span().forecast(name)
+    assert raised.value.where == f"baseline {name}"
+    assert raised.value.fix.startswith(f"Run: pip install {package}")
 
 
 @pytest.mark.usefixtures("with_lightgbm")
@@ -116,6 +119,44 @@ def test_the_terms_of_a_window_are_those_worked_out_by_hand(
     assert terms.shape == (1, 2, 10)
     assert terms[0, 0] == pytest.approx([np.log(0.0062666), 0, 0, 0, 0, 0, 0, 0, 0.2236068, 1], abs=1e-5)
     assert terms[0, 1, -1] == 2
+
+
+@pytest.fixture
+def arch() -> object:
+    return pytest.importorskip("arch", reason="optional: pip install arch")
+
+
+def test_a_variance_ahead_is_the_one_worked_out_by_hand(make_market_span) -> None:
+    span = make_market_span(horizon_bars=3).test
+    garch = Garch(constant=1e-6, of_square=0.1, of_variance=0.8)
+    variance = 0.0
+    for square in log_returns(span)[: int(span.anchors[0]) + 1] ** 2:
+        variance = 1e-6 + 0.1 * square + 0.8 * variance
+    second = 1e-6 + 0.9 * variance
+    third = 1e-6 + 0.9 * second
+    means = [variance, (variance + second) / 2, (variance + second + third) / 3]
+    np.testing.assert_allclose(garch.variances(span)[0], means, rtol=1e-12)
+
+
+def test_a_return_across_a_gap_is_none(make_market_span) -> None:
+    span = make_market_span().test
+    returns = log_returns(span)
+    assert returns[0] == 0.0
+    closes = span.table.column("close").astype(np.float64)
+    np.testing.assert_allclose(returns[1:], np.diff(np.log(closes)), rtol=1e-12)
+
+
+def test_forecast_variances_are_those_of_arch(make_market_span, arch) -> None:
+    train = make_market_span(num_train=1_500, horizon_bars=5).train
+    garch = fit_garch(train)
+    returns = log_returns(train)[int(train.anchors[0]) : int(train.anchors[-1]) + 1]
+    scale = returns.std()
+    fitted = arch.arch_model(returns / scale, mean="Zero", vol="GARCH", p=1, q=1, rescale=False).fit(
+        disp="off"
+    )
+    theirs = fitted.forecast(horizon=5, reindex=False).variance.to_numpy()[0] * scale**2
+    means = np.cumsum(theirs) / np.arange(1, 6)
+    np.testing.assert_allclose(garch.variances(train)[-1], means, rtol=1e-4)
 
 
 def _stepped(span: Span, highs: np.ndarray) -> np.ndarray:
