@@ -447,12 +447,14 @@ def _fault_of_interface(graph: onnx.GraphProto, shapes: ModelShapes) -> str | No
 
 def _fault_of_sizes(model: onnx.ModelProto) -> str | None:
     """Describe results of unknown shape, or too large ones, for one window; None if there are none."""
-    one = onnx.ModelProto()
-    one.CopyFrom(model)
-    for value in [*one.graph.input, *one.graph.output]:
+    of_one_window = onnx.ModelProto()
+    of_one_window.CopyFrom(model)
+    for value in [*of_one_window.graph.input, *of_one_window.graph.output]:
         value.type.tensor_type.shape.dim[0].dim_value = 1
     try:
-        shaped = shape_inference.infer_shapes(one, check_type=True, strict_mode=True, data_prop=True)
+        shaped = shape_inference.infer_shapes(
+            of_one_window, check_type=True, strict_mode=True, data_prop=True
+        )
     except (shape_inference.InferenceError, ValueError, TypeError, RuntimeError) as error:
         return f"operations that do not fit together ({shown(str(error), 200)})"
     inferred = {value.name: value for value in [*shaped.graph.value_info, *shaped.graph.output]}

@@ -148,9 +148,9 @@ class GraphWriter:
         if kind not in EMITTERS:
             raise ConversionError(f"{layer.name}: {kind} has no counterpart in the ONNX graph")
         arguments = Arguments(self._named(call.arguments.args), self._named(call.arguments.kwargs), call)
-        made = EMITTERS[kind](self, layer, arguments)
-        made = [made] if isinstance(made, str) else made
-        for tensor, name in zip(call.output_tensors, made, strict=True):
+        results = EMITTERS[kind](self, layer, arguments)
+        names = [results] if isinstance(results, str) else results
+        for tensor, name in zip(call.output_tensors, names, strict=True):
             self.names[id(tensor)] = name
 
     def _inner_model(self, model: Any, call: Any) -> None:

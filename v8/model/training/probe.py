@@ -280,7 +280,7 @@ def shortened(profile: Profile) -> Profile:
     sizes = {"encoder_units": width, "dense_units": width}
     network = {"family": "lstm_dense", **sizes, "dropout": getattr(profile.network, "dropout", 0.0)}
     short = Profile.model_validate({**profile.model_dump(), "network": network})
-    return min(short, profile, key=lambda each: each.training_flop_per_window)
+    return min(short, profile, key=lambda candidate: candidate.training_flop_per_window)
 
 
 def random_batch(
