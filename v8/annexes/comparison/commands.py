@@ -7,6 +7,7 @@ from typer import Argument, Exit, echo
 
 from v8.annexes.comparison import ComparisonOptions
 from v8.base.errors import SeriesError
+from v8.base.terminal import print_lines, print_reasons, print_table
 from v8.base.wording import Table, plural
 from v8.cli import shared as cli
 from v8.cli.shared import takes_options
@@ -34,7 +35,6 @@ def compare_profiles(
     """
     from v8.annexes.comparison import comparing
     from v8.annexes.comparison.results import formulas_of, marked
-    from v8.base.terminal import print_lines
 
     names = (*options.profiles, *(more_profiles or ()))
     options = options.model_copy(update={"profiles": names})
@@ -63,7 +63,6 @@ def _compare_back_tests(prepared: "PreparedComparison", num_folds: int) -> None:
     The folds are laid once, for the profile that needs most candles.
     """
     from v8.annexes.comparison.results import formulas_of, marked, share_windows, shared_windows_note
-    from v8.base.terminal import print_lines, print_table
     from v8.publish.report.backtest import POOL_NOTE, pool_table
     from v8.runs.backtest import Backtest, read_cells, results_of
     from v8.runs.engines import choose_engine
@@ -109,7 +108,6 @@ def _compare_back_tests(prepared: "PreparedComparison", num_folds: int) -> None:
 def _print_board(board: "Board", folder: Path) -> None:
     """Print a table for each task and timeframe of a board."""
     from v8.api.board import PAGE_FILE, board_sentences, board_tables
-    from v8.base.terminal import print_lines, print_table
 
     print_lines(*board_sentences(board.table))
     for table in board_tables(board.table):
@@ -129,7 +127,6 @@ def _print_comparison(comparison: "Comparison", folder: Path) -> None:
         windows_note,
         written,
     )
-    from v8.base.terminal import print_lines, print_reasons, print_table
     from v8.publish.report.markup import DEMO_WARNING, Html
 
     lines = [DEMO_WARNING] if comparison.is_demo else []

@@ -6,6 +6,7 @@ from typer import echo
 
 from v8.annexes.search import SearchOptions
 from v8.base.process import command
+from v8.base.terminal import print_lines, print_table
 from v8.base.wording import ABSENT, Table
 from v8.cli import shared as cli
 from v8.cli.shared import takes_options
@@ -34,7 +35,6 @@ def search(options: SearchOptions) -> None:
 def print_search(search: "Search", verdict: str) -> None:
     """Print every trial of a finished search, and the evaluation of the winner."""
     from v8.annexes.search.search import FILES
-    from v8.base.terminal import print_lines, print_table
     from v8.publish.report import backtest as page
 
     trials = search.trials.astype(object).where(search.trials.notna(), ABSENT)

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from v8.annexes.trading import TradingTerms, WorthOptions
+from v8.base.terminal import print_lines, print_page, print_table
+from v8.base.wording import language
 from v8.cli import shared as cli
 from v8.cli.shared import takes_options
 from v8.data.market.sources import CandleSource, OpenedSource
@@ -36,7 +38,6 @@ def worth(options: WorthOptions, lang: cli.LangOption = None) -> None:
 def backtest_section(path: Path, backtest: "BacktestResults", candles: CandleSource) -> "Html":
     """Print and write what trading by the models of a back-test would have gained; return it for its page."""
     from v8.annexes.trading.page import trading_section
-    from v8.base.wording import language
     from v8.publish.report.markup import join
     from v8.runs.backtest import recorded_folders
 
@@ -55,7 +56,6 @@ def _print_trading(
     """Print and write what trading by the models of a place would have gained; see `measure_trading`."""
     from v8.annexes.trading.page import figure_tables, gains_tables, sentences
     from v8.annexes.trading.worth import finish_trading
-    from v8.base.terminal import print_lines, print_page, print_table
     from v8.publish.report.markup import DEMO_WARNING
 
     cli.settle_process()

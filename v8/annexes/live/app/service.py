@@ -376,7 +376,8 @@ class WorkCache:
         with self._lock:
             if not self._waiting:  # closed meanwhile
                 return
-            result = max(self._waiting, key=_urgency)
+            # What readers wait for, the newest request first; of equal ones `max` takes the oldest.
+            result = max(self._waiting, key=lambda each: each.requested_s if each.num_readers else -math.inf)
             work = self._waiting.pop(result)
         value = None
         failure = None
@@ -391,11 +392,6 @@ class WorkCache:
             result.future.set_exception(failure)
         else:
             result.future.set_result(value)
-
-
-def _urgency(result: CachedResult) -> float:
-    """Return what is largest for the work that goes first; of equal ones the oldest goes first."""
-    return result.requested_s if result.num_readers else -math.inf
 
 
 class ForecastService:
