@@ -206,8 +206,8 @@ def replacement_notice(device: str) -> str | None:
     if not variables:
         return None
     gpus = " and ".join(gpus_without_code())
-    what = "JAX computes on it" if "KERAS_BACKEND" in variables else "the CPU computes; install jax[cuda12]"
-    return f"The installed TensorFlow has no code for {gpus}, and would be aborted there: {what}."
+    remedy = "JAX computes on it" if "KERAS_BACKEND" in variables else "the CPU computes; install jax[cuda12]"
+    return f"The installed TensorFlow has no code for {gpus}, and would be aborted there: {remedy}."
 
 
 def gpus_without_code() -> tuple[str, ...]:

@@ -579,5 +579,5 @@ def added_functions() -> dict[str, str]:
 
 def added_entries(registry: str) -> list[dict[str, Any]]:
     """List the entries that annexes add to a registry of the core, such as "sources"."""
-    found = [entry for annex in annexes().values() for entry in annex.__pydantic_extra__.get(registry, ())]
-    return [entry.model_dump() for entry in found]
+    lists = (annex.__pydantic_extra__.get(registry, ()) for annex in annexes().values())
+    return [entry.model_dump() for entries in lists for entry in entries]

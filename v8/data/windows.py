@@ -301,10 +301,11 @@ def count_kept(segment: NDArray[np.int32], profile: Profile) -> WindowCounts | N
         split = split_rows(len(segment_of_row), profile, location="candles")
     except DataError:
         return WindowCounts(dict.fromkeys(SPANS, 0), without_holes)
-    kept = {}
+    num_kept = {}
     for name, rows in split.items():
-        kept[name] = len(window_anchors(segment_of_row, rows, profile.lookback_bars, profile.horizon_bars))
-    return WindowCounts(kept, without_holes)
+        anchors = window_anchors(segment_of_row, rows, profile.lookback_bars, profile.horizon_bars)
+        num_kept[name] = len(anchors)
+    return WindowCounts(num_kept, without_holes)
 
 
 Rows = NDArray[np.int64]

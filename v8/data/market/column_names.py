@@ -276,8 +276,8 @@ def _volumes(plain: Sequence[str], series: Series, location: str) -> list[str]:
     if any(name in VOLUMES for name in present):
         return [*present, *(name for name in QUOTE_VOLUMES if name in plain)]
     money = [name for name in plain if name.endswith(_money(series))]
-    known = {*QUOTE_VOLUMES, *_OTHER_VOLUMES, *money}
-    unknown = [name for name in plain if _VOLUME_WORD.search(name) and name not in known]
+    other_units = {*QUOTE_VOLUMES, *_OTHER_VOLUMES, *money}
+    unknown = [name for name in plain if _VOLUME_WORD.search(name) and name not in other_units]
     if unknown:
         raise DataError(
             where=location,
@@ -297,8 +297,8 @@ def _money(series: Series) -> tuple[str, ...]:
 
 def _require_known(plain: Sequence[str], location: str) -> None:
     """Refuse a table with a column of an unknown name that could tell whether a bar is closed."""
-    known = {*CLOSED_NAMES, *OPEN_NAMES}
-    unknown = [name for name in plain if name not in known and _CLOSED_WORD.search(name)]
+    read_names = {*CLOSED_NAMES, *OPEN_NAMES}
+    unknown = [name for name in plain if name not in read_names and _CLOSED_WORD.search(name)]
     if unknown:
         raise DataError(
             where=location,

@@ -134,9 +134,9 @@ def _absences(plan: BacktestPlan) -> str:
         num_folds = sum(series in fold.newest_s for fold in plan.folds)
         if num_folds < len(plan.folds):
             parts.append(say("{series} is in {n} of {num}", series=series, n=num_folds, num=len(plan.folds)))
-    shown = say(", ").join(parts[:MAX_LISTED])
+    first_parts = say(", ").join(parts[:MAX_LISTED])
     num_more = len(parts) - MAX_LISTED
-    return shown if num_more <= 0 else say("{shown} and {num} more", shown=shown, num=num_more)
+    return first_parts if num_more <= 0 else say("{shown} and {num} more", shown=first_parts, num=num_more)
 
 
 def tables(results: BacktestResults, *, is_short: bool = False) -> Iterator[Table]:

@@ -207,9 +207,9 @@ class RunOutputs:
 
     def _first_sample(self, record: RunRecord, rows: Iterable[LeaderboardRow]) -> ForecastSample | None:
         """Return the stored forecasts of the first series of a run that has some."""
-        shown = {row.series for row in rows}
+        series_of_rows = {row.series for row in rows}
         with suppress(ArtifactError):  # its series was drawn before the file was damaged
-            return first_sample(self._drawn[name].folder for name in record.series if name in shown)
+            return first_sample(self._drawn[name].folder for name in record.series if name in series_of_rows)
         return None
 
     def _write_in_language(

@@ -382,8 +382,7 @@ def _window_counts(split: Mapping[str, Any]) -> WindowCounts | None:
             if not isinstance(number, int) or number < 1:
                 return None
             counts[key][name] = number
-    kept, without_holes = counts.values()
-    return WindowCounts(kept, without_holes)
+    return WindowCounts(*counts.values())
 
 
 def _written(value: object) -> str:
