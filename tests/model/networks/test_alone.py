@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -19,30 +20,29 @@ L = keras.layers
 WINDOWS = np.random.default_rng(1).normal(size=(5, 7, 6)).astype(np.float32)
 
 
+def convolved_twice(x: Any) -> Any:
+    shared = L.Conv1D(4, 3, activation="relu")
+    return L.Concatenate()([L.Flatten()(shared(x)), L.Flatten()(shared(-x))])
+
+
+def summed_directions(x: Any) -> Any:
+    return L.Bidirectional(L.LSTM(4), merge_mode="sum")(x)
+
+
+KINDS: dict[str, Callable[[Any], Any]] = {
+    "flatten": lambda x: L.Dense(3)(L.Flatten(name="flat")(x)),
+    "convolution": lambda x: L.GlobalMaxPooling1D()(L.Conv1D(4, 3, activation="relu")(x)),
+    "shared": convolved_twice,
+    "sum of directions": summed_directions,
+    "an axis from the first": lambda x: L.Dense(3)(keras.ops.max(x, axis=1)),
+    "constant": lambda x: L.Flatten()(keras.ops.take(x, np.array([0, 2]), axis=2)),
+    "states": lambda x: L.Concatenate()(list(L.SimpleRNN(3, return_state=True)(x))),
+}
+
+
 def network(kind: str) -> Any:
     x = keras.Input((7, 6), name="window")
-    shared = L.Conv1D(4, 3, activation="relu")
-    outputs = {
-        "flatten": lambda: L.Dense(3)(L.Flatten(name="flat")(x)),
-        "convolution": lambda: L.GlobalMaxPooling1D()(shared(x)),
-        "shared": lambda: L.Concatenate()([L.Flatten()(shared(x)), L.Flatten()(shared(-x))]),
-        "sum of directions": lambda: L.Bidirectional(L.LSTM(4), merge_mode="sum")(x),
-        "an axis from the first": lambda: L.Dense(3)(keras.ops.max(x, axis=1)),
-        "constant": lambda: L.Flatten()(keras.ops.take(x, np.array([0, 2]), axis=2)),
-        "states": lambda: L.Concatenate()(list(L.SimpleRNN(3, return_state=True)(x))),
-    }
-    return keras.Model(x, outputs[kind]())
-
-
-KINDS = (
-    "flatten",
-    "convolution",
-    "shared",
-    "sum of directions",
-    "an axis from the first",
-    "constant",
-    "states",
-)
+    return keras.Model(x, KINDS[kind](x))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -181,20 +181,9 @@ def identity_in(path: Path) -> dict[str, Any]:
         return dict(json.loads(bytes(stored["note"]))["identity"])
 
 
-def foreign(path: Path) -> None:
-    checkpoint = Checkpoint.load(path, identity_in(path))
-    replace(checkpoint, identity={**checkpoint.identity, "seed": 6}).save(path)
-
-
-def of_another_network(path: Path) -> None:
-    checkpoint = Checkpoint.load(path, identity_in(path))
-    grown = np.zeros((2 * checkpoint.state.weights.size,), checkpoint.state.weights.dtype)
-    replace(checkpoint, state=checkpoint.state._replace(weights=grown)).save(path)
-
-
-def of_another_type(path: Path) -> None:
-    checkpoint = Checkpoint.load(path, identity_in(path))
-    replace(checkpoint, best_weights=checkpoint.best_weights.astype(np.float64)).save(path)
+def resaved(change: Callable[[Checkpoint], Checkpoint]) -> Callable[[Path], None]:
+    """Return what writes a checkpoint again with a change."""
+    return lambda path: change(Checkpoint.load(path, identity_in(path))).save(path)
 
 
 def of_another_format(path: Path) -> None:
@@ -219,9 +208,9 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "no zip": lambda path: path.write_bytes(b"no zip at all" * 100),
     "cut": lambda path: path.write_bytes(path.read_bytes()[:-1000]),
     "flipped": lambda path: path.write_bytes(flipped(path.read_bytes())),
-    "foreign": foreign,
-    "other shapes": of_another_network,
-    "other type": of_another_type,
+    "foreign": resaved(lambda it: replace(it, identity={**it.identity, "seed": 6})),
+    "other shapes": resaved(lambda it: replace(it, state=it.state._replace(weights=np.zeros(2)))),
+    "other type": resaved(lambda it: replace(it, best_weights=it.best_weights.astype(np.float64))),
     "other format": of_another_format,
     "folder": a_folder,
     "huge": huge,
