@@ -138,8 +138,8 @@ def test_a_place_that_the_system_refuses_is_told_in_our_words() -> None:
     [
         (lambda: v8.load(None), "v8.load, source=: .*; got None"),
         (lambda: v8.load("x" * 5_000), "is of 1 to 4,096 printable letters; got 'xx.* of 5,000 letters"),
-        (v8.load, "v8.load: takes .*missing a required argument: 'source'"),
-        (lambda: v8.load("a", "b", "c"), "v8.load: takes .*too many positional arguments"),
+        (v8.load, "v8.load: has .*missing a required argument: 'source'"),
+        (lambda: v8.load("a", "b", "c"), "v8.load: has .*too many positional arguments"),
         (lambda: v8.train("demo", series=5), "v8.train, series=: .*; got 5"),
         (lambda: v8.train("demo", bars=True), "v8.train, bars=: .*; got True"),
         (

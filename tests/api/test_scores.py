@@ -109,6 +109,9 @@ def test_frames_and_models_stand_on_one_table_on_the_windows_that_all_have(
     by_method = table.set_index("method")
     assert by_method.loc["perfect", "mae"] == 0.0 and table["method"].iloc[0] == "perfect"
     assert by_method.loc["still", "relative_mae"] == pytest.approx(1.0)
+    # As `v8.export` lays them out, with a column for what is forecast: of one only that one is evaluated.
+    table = v8.evaluate(frame.assign(column="close"), trained_run.candles, profile, series=SERIES).table
+    assert set(table["task"]) == {"close"}
     # Fewer steps, where a method has no more.
     short = frame[frame["ds"] - frame["cutoff"] <= pd.Timedelta(minutes=15)][["ds", "cutoff", "perfect"]]
     assert set(v8.evaluate(short, trained_run.candles, profile, series=SERIES).table["num_steps"]) == {1}
@@ -126,8 +129,15 @@ def test_what_is_no_forecast_is_refused(trained_run: Any, profile: Profile, data
     assert "got [1.0]" in refused([1.0])
     assert "an empty mapping" in refused({})
     assert "got the columns" in refused(frame[["ds", "mine"]])
-    assert "no series=" in refused(frame, series=None)
+    for by_series in (frame, trained_run.path):
+        assert "candles without a name" in refused(by_series, series=None)
     assert "0 windows of mine" in refused(frame.assign(unique_id="ETHUSDT-15m"))
+    assert f"with {SERIES}" in refused(trained_run.path, candles={"ETHUSDT-15m": raw}, series=None)
+    assert str(trained_run.path) in refused(v8.load(trained_run.path, SERIES))
+    assert "ds 2" in refused(frame.assign(ds=frame["ds"] + pd.Timedelta("7min")))
+    of_volatility = frame.assign(column="volatility").rename(columns={"mine": "theirs"})
+    assert "got close, volatility" in refused({"close": frame, "volatility": of_volatility})
+    assert "got other numbers" in refused(Halfway(np.nan))
     assert "got 'closed'" in refused(frame, column="closed")
     assert "mine several times" in refused({"mine": Halfway(), "theirs": frame.assign(other=1.0)})
     assert "got 'nobody'" in refused("nobody")
@@ -145,6 +155,18 @@ def test_what_is_no_forecast_is_refused(trained_run: Any, profile: Profile, data
             return {task: values[:, :1] for task, values in super().predict(dataset).items()}
 
     assert " output ohlc of shape" in refused(Narrow())
+
+    class Unnamed(Halfway):
+        def predict(self, dataset: Any, verbose: int = 0) -> Any:
+            return {"prices": super().predict(dataset)["ohlc"]}
+
+    assert "the outputs prices" in refused(Unnamed())
+
+    class Misfit(Halfway):
+        def predict(self, dataset: Any, verbose: int = 0) -> Any:
+            raise ValueError("expected shape=(None, 5, 3)")
+
+    assert "got expected shape=(None, 5, 3)" in refused(Misfit())
 
 
 def runs_board(trained_run: Any, profile: Profile) -> v8.Board:

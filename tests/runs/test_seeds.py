@@ -12,8 +12,8 @@ import pytest
 from v8.data.market.series import Series
 from v8.model.evaluation.fold_losses import spread_over_seeds
 from v8.profile.profile import load_profile
-from v8.publish.report.backtest import seeds_table
-from v8.runs.backtest import Backtest, other_seeds, write_seeds
+from v8.publish.report.backtest import seed_sentence, seeds_table
+from v8.runs.backtest import Backtest, other_seeds, read_seeds, write_seeds
 
 TASKS = ("ohlc", "volatility")
 
@@ -53,6 +53,8 @@ def test_each_headline_number_has_its_median_and_both_ends(tmp_path: Path) -> No
     table = seeds_table(spreads, 3)
     assert table.rows[1][2:] == ["× best baseline", "0.9900", "0.9700", "1.0000"]
     assert "3 seeds" in str(table.title)
+    assert seed_sentence(spreads[0], 3).endswith(": 0.9100, over 3 seeds 0.9000 to 0.9500")
     written = json.loads(write_seeds(tmp_path, spreads).read_text())["figures"][0]
+    assert read_seeds(tmp_path)[0] == written
     assert written["by_seed"] == {"42": 0.9, "1042": 0.91, "2042": 0.95}
     assert (written["low"], written["median"]) == (0.9, pytest.approx(0.91))

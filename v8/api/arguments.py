@@ -171,7 +171,8 @@ def _bound(
     try:
         bound = signature.bind(*positional, **named)
     except TypeError as error:
-        raise _refused(called, "takes the arguments that it lists", str(error)) from error
+        rule = f"has the arguments {listed(list(kinds))}"
+        raise _refused(called, rule, f"a call with an error: {error}") from error
     for name in bound.arguments.keys() & kinds.keys():
         bound.arguments[name] = checked_argument(called, name, bound.arguments[name], kinds[name])
     return bound
@@ -421,7 +422,7 @@ def _frames(
         raise ProfileError(
             where="series=",
             rule="names the one series that a frame holds",
-            got=repr(names),
+            got=listed(names) or "none",
             fix='Write for example series="BTCUSDT-15m", or give a mapping of frames by series',
         )
     names[:] = names or list(frames)

@@ -32,10 +32,10 @@ from v8.base.registry import advice
 from v8.base.storage import FORECASTS_COLUMNS, NAIVE_ENDING
 from v8.base.wording import duration, for_terminal
 from v8.data.market.series import TIMEFRAME_S
-from v8.data.market.sources import CandleSource, OpenedSource
+from v8.data.market.sources import SOURCES, CandleSource, OpenedSource
 from v8.model.baselines.baselines import NAIVE
 from v8.model.evaluation.fold_losses import SeedSpread, spread_over_seeds
-from v8.profile.profile import Profile, load_profile
+from v8.profile.profile import Profile, key_places, load_profile
 from v8.profile.tasks import TASKS
 from v8.publish.report import backtest as page
 from v8.publish.report.outputs import ReportWriter, RunResults
@@ -48,6 +48,7 @@ from v8.runs.backtest import (
     hold_backtest,
     other_seeds,
     read_results,
+    read_seeds,
     run_folds,
     write_seeds,
 )
@@ -128,7 +129,8 @@ def train_for_python(options: RunOptions) -> TrainedRun:
         check_publishing(prepared.repo, prepared.source, retries)
     finished = carry_out(prepared, [ProgressLines(send_message)])
     summary = finished.summary
-    sentences = verdict(finished.results.rows, finished.results.intervals)
+    rows = finished.results.rows
+    sentences = verdict(rows, finished.results.intervals) if rows else []
     for line in (*sentences, counts(summary), f"Run folder: {path}"):
         send_message(line)
     recorded = read_run(path)
@@ -252,6 +254,8 @@ def backtest_for_python(request: BacktestRequest) -> bool:
         finished_seeds = repeat_with_seeds(
             prepared, results, lambda: ProgressLines(send_message), send_message
         )
+        for spread in finished_seeds.spreads:
+            send_message(page.seed_sentence(spread, finished_seeds.num_seeds))
         send_message(f"Written: {finished_seeds.file}")
         is_complete = is_complete and finished_seeds.is_complete
     if not results.cells:
@@ -300,16 +304,18 @@ def backtest(
         history: Newest candles that the folds lie in; None for all there are.
         bars: Candles of each fold; None for the profile's.
         epochs: Most epochs of each training; None for the profile's.
-        seeds: With how many seeds to repeat it, to see how far its numbers spread (`seeds.json` in its
-            folder); the forecasts are those of the profile's own seed.
+        seeds: With how many seeds to repeat it, to see how far its numbers spread; the forecasts are those of
+            the profile's own seed.
         column: The column that is returned, such as "close" or "volatility"; None for all.
         out: Its folder; None for backtests/PROFILE.
         progress: Whether to print lines about it.
-        options: Other options of the command `backtest`: universe, tables, device, workers ...
+        options: Keys of the profile, such as learning_rate, which make another profile, or options of the
+            command `backtest`: universe, tables, device, workers ...
 
     Returns:
         The frame that `v8.export` returns; `attrs["folder"]` is the folder, of which `v8.leaderboard` reads
-        the errors. Test spans of folds may overlap.
+        the errors. Test spans of folds may overlap. With several seeds `attrs["seeds"]` is a list of how far
+        each headline number spreads: `low`, `median` and `high`, for `pd.DataFrame`.
 
     Raises:
         V8Error: If nothing could be evaluated; the sentence says why.
@@ -318,7 +324,11 @@ def backtest(
     >>> table = v8.backtest("vision", "frontier", series="BTCUSDT-1h", folds=8)  # doctest: +SKIP
     >>> (table["model"] - table["y"]).abs().groupby(table["cutoff"]).mean()  # doctest: +SKIP
     """
-    further = checked_options("v8.backtest", backtest, options, OPTIONS)
+    further = checked_options("v8.backtest", backtest, options, OPTIONS, others=key_places())
+    keys = {name: value for name, value in options.items() if name not in OPTIONS}
+    if keys:
+        loaded_profile = Profile.of(profile) if isinstance(profile, str | Path) else profile
+        profile = loaded_profile.but(**keys)
     _check_column("v8.backtest", column)
     names = series_list(series)
     source = source_of(candles, names)
@@ -342,7 +352,10 @@ def backtest(
     with tempfile.TemporaryDirectory(prefix="v8-") as place:
         request = BacktestRequest(all_options, Path(place) / "forecasts.parquet")
         is_complete = call_in_child(backtest_for_python, request, where="v8.backtest", progress=progress)
-        return _read_forecasts(request.file, folder, column, is_complete=is_complete)
+        table = _read_forecasts(request.file, folder, column, is_complete=is_complete)
+    if seeds > 1:
+        table.attrs["seeds"] = read_seeds(folder)
+    return table
 
 
 @in_python
@@ -394,6 +407,8 @@ def export(
     >>> nixtla = table.rename(columns={"series": "unique_id", "open_time": "ds"})  # doctest: +SKIP
     """
     _check_column("v8.export", column)
+    if source is not None:
+        SOURCES.find(source, where="source=")  # suggests the nearest
     options = ModelsOptions(
         run=Path(run),
         series=tuple(series_list(series)),

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from v8.api.arguments import checked_argument, in_python, series_list, source_of
 from v8.api.board import Board, BoardOrigin, Method
-from v8.api.forecaster import UNNAMED, joined_candles, span_dataset
+from v8.api.forecaster import UNNAMED, Forecaster, joined_candles, span_dataset
 from v8.api.runs import Run, train
 from v8.base.arrays import FloatArray
 from v8.base.errors import ArgumentError, listed
@@ -28,7 +28,7 @@ from v8.data.features import compute_table
 from v8.data.market.candles import Candles
 from v8.data.market.companions import Companions
 from v8.data.market.frames import RawCandles
-from v8.data.market.series import Series, is_series_name
+from v8.data.market.series import Series, is_series_name, iso
 from v8.data.market.sources import open_source
 from v8.data.span import Span
 from v8.data.windows import SeriesData, prepare_series, table_columns, whole_span
@@ -82,9 +82,9 @@ def evaluate(
             frames by series.
         profile: Divides the candles, as for `v8.windows`.
         series: Such as "BTCUSDT-15m", or several; None for all that there are. Needed for a frame of candles
-            if a frame of forecasts has `unique_id`.
+            if one of the methods is by series: a run, or a frame of forecasts that has `unique_id`.
         column: What is evaluated, such as "close" or "volatility"; None for all columns of each task, or for
-            "close" if a frame of forecasts has no `column`.
+            the only one of a frame of forecasts ("close" if it has no `column`).
         covariates: As for `v8.windows`.
         about: By method what readers should know of a model of others: `kind`, `trained_until`, `licence`,
             `could_know_candles`. See `Board.methods`.
@@ -112,8 +112,7 @@ def evaluate(
         raise _refused(rule, f"{listed([name for name in names if names[name] > 1])} several times")
     for entrant in entrants:
         _require_own_names(entrant)
-    has_plain_frames = any(isinstance(each, _OfFrame) and each.is_of_one_column for each in entrants)
-    columns = _columns(loaded, column or (CLOSE if has_plain_frames else None))
+    columns = _columns(loaded, column or _only_column(entrants))
     by_series = []
     methods: dict[str, Method] = {}
     for name in market.series:
@@ -129,8 +128,12 @@ def evaluate(
     board = Board(by_series, _with_facts(methods, about or {}), origin)
     absent = sorted({*names} - {*board.table["method"]})
     if absent:
-        rule = "forecasts all columns of a task, or the column that is evaluated, in some window"
-        raise _refused(rule, f"0 windows of {listed(absent)}")
+        first_s, last_s = (iso(int(by_series[0].cutoff_s[place])) for place in (0, -1))
+        raise _refused(
+            "forecasts all columns of a task, or the column that is evaluated, in some window",
+            f"0 windows of {listed(absent)}",
+            f"The windows of {by_series[0].series} have cutoffs from {first_s} to {last_s}",
+        )
     return board
 
 
@@ -251,6 +254,9 @@ def _entrant(name: str, method: Any, market: _Market, runs: str | Path) -> _Entr
     """Return what forecasts, of whatever kind it is."""
     if isinstance(method, pd.DataFrame):
         return _frame_entrant(name, method, market)
+    if isinstance(method, Forecaster):
+        rule = "is a run, of which a loaded forecaster is one model"
+        raise _refused(rule, repr(method)[:60], f"Give its folder: {method.folder and method.folder.parent}")
     if _is_model(method):
         return _OfModel(name or "model", dict.fromkeys(market.series, method))
     if isinstance(method, Mapping) and method and all(map(_is_model, method.values())):
@@ -260,8 +266,21 @@ def _entrant(name: str, method: Any, market: _Market, runs: str | Path) -> _Entr
     place = _place_of(method, market, runs)
     if place is None:
         rule = "is a Keras model, a frame of forecasts, a run, a baseline or a profile, or a mapping to these"
-        raise _refused(rule, repr(method)[:60])
-    return _OfPlace(name or Path(place).name, open_place(place))
+        is_path = isinstance(method, Path) or (isinstance(method, str) and len(Path(method).parts) > 1)
+        raise _refused(rule, f"{repr(method)[:60]}{', where no folder is' if is_path else ''}")
+    models = open_place(place)
+    if not {*models.series} & {*market.series}:
+        _require_named(market, f"the models of {place}")
+        rule = f"has a model of a series of the candles, which are of {listed(market.series)}"
+        raise _refused(rule, f"{place} with {listed(models.series)}", "Give candles of these series")
+    return _OfPlace(name or Path(place).name, models)
+
+
+def _require_named(market: _Market, what: str) -> None:
+    """Refuse a frame of candles that does not say of which series it is, where a method is by series."""
+    if any(series.startswith(f"{UNNAMED}-") for series in market.series):
+        fix = 'Write of which series the candles are, such as series="BTCUSDT-15m"'
+        raise _refused(f"belongs to the candles: {what} are by series", "candles without a name", fix)
 
 
 def _place_of(method: Any, market: _Market, runs: str | Path) -> str | Path | None:
@@ -297,6 +316,15 @@ def _require_own_names(entrant: _Entrant) -> None:
 def _on_every_board() -> set[str]:
     """Return the names of naive and of the best baseline of each task."""
     return {NAIVE, *(reference_baseline(task) or NAIVE for task in TASKS)}
+
+
+def _only_column(entrants: Sequence[_Entrant]) -> str | None:
+    """Return the column that frames of forecasts have, where each has one only; None for all columns."""
+    only_columns = [entrant.only_column for entrant in entrants if isinstance(entrant, _OfFrame)]
+    names = sorted({name for name in only_columns if name is not None})
+    if len(names) > 1:
+        raise _refused("forecasts the same column in all frames", listed(names), "Leave out the others")
+    return names[0] if names else None
 
 
 def _columns(profile: Profile, column: str | None) -> list[str]:
@@ -344,8 +372,13 @@ class _OfModel(_Entrant):
         if model is None:
             return {}
         span = windows.span
-        with quiet_start():
-            outputs = model.predict(span_dataset(windows.data, "test"), verbose=0)
+        shape_of_windows = (len(span), span.profile.lookback_bars, len(span.profile.features))
+        try:
+            with quiet_start():
+                outputs = model.predict(span_dataset(windows.data, "test"), verbose=0)
+        except ValueError as error:  # of Keras: the input of the model has another shape
+            rule = f"takes the windows of v8.windows, {shape_of_windows}"
+            raise _refused(rule, " ".join(str(error).split())[:200]) from error
         tasks = list(span.profile.tasks)
         if not isinstance(outputs, Mapping):
             outputs = dict(zip(tasks, [outputs], strict=False)) if len(tasks) == 1 else {}
@@ -354,12 +387,17 @@ class _OfModel(_Entrant):
             if not any(name in windows.columns for name in TASKS[task].columns):
                 continue
             shape = span.actual[task].shape
-            scaled = np.asarray(outputs.get(task, np.empty(0)))
+            rule = f"has an output {task} of shape {shape} for the windows of v8.windows"
+            if task not in outputs:
+                fix = "Name an output after each task of the profile, or evaluate one column= only"
+                raise _refused(rule, f"the outputs {listed([*outputs]) or 'without names'}", fix)
+            scaled = np.asarray(outputs[task])
             if scaled.shape != shape:
-                rule = f"has an output {task} of shape {shape} for the windows of v8.windows"
-                got = f"the outputs {listed([*outputs]) or 'without names'}, shape {scaled.shape}"
-                raise _refused(rule, got)
+                raise _refused(rule, f"the shape {scaled.shape}")
             by_task[task] = windows.data.scaling.unscale_targets(span, task, scaled)
+            if not np.isfinite(by_task[task]).all():
+                fix = "If it is the model.keras of a run, which forecasts prices, give the run's folder"
+                raise _refused(f"has scaled targets as output {task}, as v8.windows", "other numbers", fix)
         return {self.name: windows.of_tasks(by_task)}
 
     def note(self, data: SeriesData) -> Method:
@@ -431,8 +469,10 @@ class _OfFrame(_Entrant):
         return [*self.methods.values()]
 
     @property
-    def is_of_one_column(self) -> bool:
-        return "column" not in self.rows
+    def only_column(self) -> str | None:
+        """The one column that all rows are of; None for several."""
+        names = [str(name) for name in self.rows["column"].unique()] if "column" in self.rows else [CLOSE]
+        return names[0] if len(names) == 1 else None
 
     def forecast(self, windows: _Windows) -> Mapping[str, ByColumn]:
         rows = self.rows
@@ -460,9 +500,8 @@ def _frame_entrant(name: str, frame: pd.DataFrame, market: _Market) -> _OfFrame:
         rule = "has the columns cutoff and ds, and one for each method"
         raise _refused(rule, f"the columns {listed(columns)}")
     series = next((column for column in ("unique_id", "series") if column in columns), None)
-    if series is not None and all(each.startswith(f"{UNNAMED}-") for each in market.series):
-        fix = "Name the series of the candles by series="
-        raise _refused(f"belongs to the candles: with {series} it needs series=", "no series=", fix)
+    if series is not None:
+        _require_named(market, f"rows with {series}")
     if series is None and len(market.series) > 1:
         rule = "names the series of each row in unique_id, where candles are of several"
         raise _refused(rule, f"the columns {listed(columns)}")

@@ -554,6 +554,16 @@ def other_seeds(backtest: Backtest, path: Path, num_seeds: int, plan: BacktestPl
     return others
 
 
+def read_seeds(path: Path) -> list[dict[str, Any]]:
+    """Read the figures of `seeds.json` in the folder of a back-test.
+
+    Raises:
+        ArtifactError: If there is none, or it is damaged.
+    """
+    content = read_json_object(path / SEEDS_FILE, fix="Call the back-test again, with its seeds")
+    return list(content["figures"])
+
+
 def write_seeds(path: Path, spreads: list[SeedSpread]) -> Path:
     """Write `seeds.json` into the folder of a back-test, atomically; return the file."""
     rows = [

@@ -147,11 +147,24 @@ def in_windows(
 
     Returns:
         Forecasts by method and column, shape (N, H); without columns that have no row.
+
+    Raises:
+        ArgumentError: If a row is not of a whole number of bars after its cutoff.
     """
     num_steps = windows.num_steps
     num_windows = len(windows.cutoff_s)
     cutoff_s = seconds_of(rows["cutoff"])
-    steps = (seconds_of(rows["ds"]) - cutoff_s) // windows.series.bar_s
+    ahead_s = seconds_of(rows["ds"]) - cutoff_s
+    steps, rest_s = np.divmod(ahead_s, windows.series.bar_s)
+    if rest_s.any():
+        first = int(np.flatnonzero(rest_s)[0])
+        raise ArgumentError(
+            where=f"forecasts of {windows.series}",
+            rule="have as cutoff when the newest known candle opened, and as ds when the forecast bar opens: "
+            "a whole number of bars later",
+            got=f"cutoff {rows['cutoff'].iloc[first]}, ds {rows['ds'].iloc[first]}",
+            fix="Write when bars open, not when they close",
+        )
     numbers = np.minimum(np.searchsorted(windows.cutoff_s, cutoff_s), num_windows - 1)
     is_known = (windows.cutoff_s[numbers] == cutoff_s) & (steps >= 1) & (steps <= num_steps)
     found: dict[str, dict[str, FloatArray]] = {name: {} for name in methods.values()}

@@ -173,16 +173,26 @@ def pool_table(results_by_profile: Mapping[str, BacktestResults], title: str) ->
     return Table(columns, rows, title)
 
 
+_FIGURES: Final = {"relative_mae": "× naive", "against_best": "× best baseline"}
+"""What tables call the figures of a `SeedSpread`."""
+
+
+def seed_sentence(spread: SeedSpread, num_seeds: int) -> str:
+    """Say how far a headline number of a back-test spreads over seeds."""
+    low, middle, high = (f"{value:.4f}" for value in (spread.low, spread.middle, spread.high))
+    place = f"{term(spread.task)}, {term(spread.pool)}, {spread.timeframe}, {_FIGURES[spread.figure]}"
+    return f"{place}: {middle}, over {plural(num_seeds, 'seed')} {low} to {high}"
+
+
 def seeds_table(spreads: Sequence[SeedSpread], num_seeds: int) -> Table:
     """Show how far the headline numbers of a back-test spread over seeds."""
     columns = ["fold", "task", "figure", "median", "smallest", "largest"]
-    names = {"relative_mae": "× naive", "against_best": "× best baseline"}
     rows: list[list[object]] = []
     for spread in spreads:
         fold = f"{term(spread.pool)}, {spread.timeframe}"
         # Seeds move a figure by less than a thousandth where an ensemble forecasts.
         figures = [f"{value:.4f}" for value in (spread.middle, spread.low, spread.high)]
-        rows.append([fold, term(spread.task), names[spread.figure], *figures])
+        rows.append([fold, term(spread.task), _FIGURES[spread.figure], *figures])
     return Table(columns, rows, f"Over {plural(num_seeds, 'seed')}: errors as the tables above have them")
 
 
