@@ -16,6 +16,8 @@ from typer.testing import CliRunner
 from v8.cli.app import app
 from v8.data.market.series import Series
 from v8.data.market.sources import open_source
+from v8.data.windows import fewest_bars
+from v8.profile.profile import load_profile
 
 NAMES = ("BTCUSDT-15m", "ETHUSDT-1h")
 
@@ -119,3 +121,11 @@ def test_a_leap_is_said_once_with_its_factor(tmp_path: Path, leap: float) -> Non
     (said,) = (line for line in printed_by_data(tmp_path) if "leaps" in line)
     assert "BTCUSDT-1m to 5 times" in said if leap > 1 else "BTCUSDT-1m to 1/5 of" in said
     assert "ETHUSDT" not in said
+
+
+def test_candles_that_are_too_few_for_a_model_are_named(tmp_path: Path) -> None:
+    minutes(every=5_000).iloc[:50].to_csv(tmp_path / "BTCUSDT-1m.csv", index=False)
+    minutes(every=5_000).to_csv(tmp_path / "ETHUSDT-1m.csv", index=False)
+    (short,) = (line for line in printed_by_data(tmp_path) if line.startswith("Too short"))
+    assert f"{fewest_bars(load_profile('frontier')):,} candles" in short
+    assert "BTCUSDT-1m" in short and "ETHUSDT" not in short

@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from v8.base.errors import DataError, UnknownSeriesError, V8Error
+from v8.base.errors import DataError, UnknownSeriesError, V8Error, listed
 from v8.base.hardware import replacement_notice, replacing_variables
 from v8.base.storage import packaged_yaml
 from v8.base.terminal import print_all_lines, print_json, print_lines, print_table
@@ -15,6 +15,7 @@ from v8.data.feature_store import FeatureStore
 from v8.data.market.series import Series, iso, load_universe
 from v8.data.market.sources import CandleSource, with_nearest
 from v8.data.market.sources.live import LiveSource
+from v8.data.windows import fewest_bars
 from v8.profile.columns import USER, split_origin
 from v8.profile.indicators import FEATURES, warmup_bars
 from v8.profile.profile import Profile, load_profile
@@ -30,7 +31,8 @@ MOST_SKEW_S: Final = 5.0
 def check_candles(source: CandleSource, chosen: Sequence[Series], bars: int) -> list[tuple[str, str]]:
     """Print a summary of the candles of each series; return the series without usable candles and why.
 
-    What a run of the default profile would say of them follows: few windows, leaps of prices, old candles.
+    What a run of the default profile would say of them follows: too few candles or windows, leaps of prices,
+    old candles.
     """
     failures = []
     usable = []
@@ -45,6 +47,10 @@ def check_candles(source: CandleSource, chosen: Sequence[Series], bars: int) -> 
         except DataError as error:
             failures.append((str(series), str(error)))
     profile = load_profile(RunOptions.model_fields["profile"].default)
+    needed = fewest_bars(profile)
+    short = [str(candles.series) for candles in usable if len(candles) < needed]
+    if short:
+        print_lines(f"Too short for a model of profile {profile.name}, {needed:,} candles: {listed(short)}.")
     is_demo = not source.is_publishable
     print_all_lines(candle_findings(profile, usable, time.time(), has_own_end=is_demo))
     return failures

@@ -199,7 +199,7 @@ def split_rows(num_rows: int, profile: Profile, *, location: str, num_holes: int
             where=location,
             rule=f"needs at least {rows_needed(profile)} rows after the indicators' warm-up, so that train, "
             f"validation and test each hold one window of {window_bars} bars",
-            got=str(num_rows),
+            got=str(max(num_rows, 0)),  # there may be fewer candles than the warm-up takes
             fix=fix_for_holes(num_holes, longer),
         )
     validation_start = num_train + profile.embargo_bars
