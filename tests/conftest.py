@@ -18,6 +18,7 @@ import hypothesis
 import pytest
 from exchange_api import ExchangeApi
 from made_once import made_once, shared_folder
+from run_doubles import train_series
 from skips import SkipCounter
 from tiny_profiles import tiny_profile
 
@@ -149,23 +150,6 @@ class TrainedRun:
         return self.path / str(self.series)
 
 
-def train_series(home: Path, profile: Profile, candles: Candles, *, source: str) -> None:
-    """Train, evaluate and save one series in `home/runs/NAME`."""
-    from v8.runs.events import RunObserver
-    from v8.runs.local import InProcessEngine
-    from v8.runs.plan import Job, Recipe
-    from v8.runs.run_folder import RunFolder, RunRecord
-
-    path = home / "runs" / profile.name
-    record = RunRecord.begin(profile, source, True, "python -m v8 run")
-    with pytest.MonkeyPatch.context() as patch, RunFolder(path, record) as folder:
-        patch.setenv("V8_HOME", str(home / "caches"))
-        job = Job(Recipe(profile, is_publishable=True), candles, 7, path / str(candles.series))
-        (outcome,) = InProcessEngine().train([job], RunObserver())
-        assert outcome.reason is None, outcome.trace
-        folder.set_state(candles.series, status="done")
-
-
 @pytest.fixture(scope="session")
 def frontier_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a short run of `frontier` on BTCUSDT-1h: v8 itself computes all of its features.
@@ -177,7 +161,7 @@ def frontier_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         profile = load_profile("frontier").with_budget(epochs=1, newest_bars=1_500)
         series = Series.parse("BTCUSDT-1h")
         frame = open_source("demo").candles(series, profile.newest_bars).to_frame()
-        train_series(home, profile, check_candles(frame, series, source="live"), source="live")
+        train_series(home, profile, check_candles(frame, series, source="live"))
 
     home, _ = made_once(tmp_path_factory, "frontier", train)
     return home / "runs" / "frontier"
@@ -196,7 +180,7 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
         (home / "candles").mkdir()
         frame = open_source("demo").candles(series, profile.newest_bars).to_frame()
         frame.to_csv(home / "candles" / f"{series}.csv")
-        train_series(home, profile, candles_of(home), source="files")
+        train_series(home, profile, candles_of(home))
 
     def candles_of(home: Path) -> Candles:
         return open_source("files", data_dir=home / "candles").candles(series, profile.newest_bars)

@@ -14,6 +14,7 @@ import pytest
 from float32_steps import assert_same_forecasts
 from keras_3_10 import unknown_keys
 from outputs import write_outputs
+from run_doubles import train_series
 from tiny_profiles import tiny_profile, tiny_ranged_profile
 
 from v8.data.market.candles import Candles
@@ -22,10 +23,6 @@ from v8.data.market.sources.demo import DemoSource
 from v8.forecaster.forecaster import Forecaster
 from v8.model.baselines.baselines import BASELINES, reference_baseline
 from v8.profile.profile import Profile
-from v8.runs.events import RunObserver
-from v8.runs.local import InProcessEngine
-from v8.runs.plan import Job, Recipe
-from v8.runs.run_folder import RunFolder, RunRecord
 
 SERIES = Series.parse("BTCUSDT-15m")
 
@@ -53,21 +50,16 @@ def _run_toy(profile: Profile, home: Path, candles: Candles | None = None) -> To
     """Train one series, demo's when none is given, evaluate, save and report it, load it in plain Keras."""
     candles = candles or DemoSource().candles(SERIES, profile.newest_bars)
     path = home / "runs" / profile.name
-    record = RunRecord.begin(profile, candles.source, False, "python -m v8 run")
-    with pytest.MonkeyPatch.context() as patch, RunFolder(path, record) as folder:
-        patch.setenv("V8_HOME", str(home / "caches"))
-        job = Job(Recipe(profile, is_publishable=False), candles, 7, path / str(candles.series))
-        (outcome,) = InProcessEngine().train([job], RunObserver())
-        assert outcome.reason is None, outcome.trace
-        folder.set_state(candles.series, status="done")
+    train_series(home, profile, candles, is_publishable=False)
+    artifact = path / str(candles.series)
     write_outputs(path)
-    assert unknown_keys(job.folder / "model.keras") == []
-    model = keras.saving.load_model(job.folder / "model.keras", safe_mode=True)
+    assert unknown_keys(artifact / "model.keras") == []
+    model = keras.saving.load_model(artifact / "model.keras", safe_mode=True)
     window = np.ones((1, profile.lookback_bars, len(profile.features)), np.float32)
     plain = {task: np.asarray(values) for task, values in model(window).items()}
-    forecasts = Forecaster.load(job.folder).forecast(window)
+    forecasts = Forecaster.load(artifact).forecast(window)
     assert_same_forecasts(forecasts, {task: plain[task] for task in forecasts}, 1.0)
-    metadata = json.loads((job.folder / "metadata.json").read_text())
+    metadata = json.loads((artifact / "metadata.json").read_text())
     texts = [(path / name).read_text() for name in ("leaderboard.csv", "report.html")]
     return ToyRun(path, metadata["evaluation"], *texts, plain)
 

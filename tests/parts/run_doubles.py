@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import pytest
+
+from v8.data.market.candles import Candles
 from v8.data.market.series import Series
 from v8.data.market.sources.demo import DemoSource
 from v8.profile.profile import Profile
@@ -27,6 +30,22 @@ def demo_jobs(profile: Profile, names: Sequence[str], run: Path) -> list[Job]:
         Job(recipe, DemoSource().candles(Series.parse(name), profile.newest_bars), seed, run / name)
         for seed, name in enumerate(names)
     ]
+
+
+def train_series(home: Path, profile: Profile, candles: Candles, *, is_publishable: bool = True) -> None:
+    """Train, evaluate and save one series in `home/runs/NAME`."""
+    from v8.runs.local import InProcessEngine
+    from v8.runs.run_folder import RunFolder, RunRecord
+
+    path = home / "runs" / profile.name
+    record = RunRecord.begin(profile, candles.source, is_publishable, "python -m v8 run")
+    with pytest.MonkeyPatch.context() as patch, RunFolder(path, record) as folder:
+        patch.setenv("V8_HOME", str(home / "caches"))
+        recipe = Recipe(profile, is_publishable=is_publishable)
+        job = Job(recipe, candles, 7, path / str(candles.series))
+        (outcome,) = InProcessEngine().train([job], RunObserver())
+        assert outcome.reason is None, outcome.trace
+        folder.set_state(candles.series, status="done")
 
 
 class EngineOf:
