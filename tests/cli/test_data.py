@@ -129,3 +129,12 @@ def test_candles_that_are_too_few_for_a_model_are_named(tmp_path: Path) -> None:
     (short,) = (line for line in printed_by_data(tmp_path) if line.startswith("Too short"))
     assert f"{fewest_bars(load_profile('frontier')):,} candles" in short
     assert "BTCUSDT-1m" in short and "ETHUSDT" not in short
+
+
+def test_bars_that_open_at_odd_minutes_are_named(tmp_path: Path) -> None:
+    for name, late_min in (("BTCUSDT", 7), ("ETHUSDT", 0)):
+        frame = minutes(every=5_000)
+        frame["open_time"] = START_S + 3_600 * np.arange(len(frame)) + 60 * late_min
+        frame.to_csv(tmp_path / f"{name}-1h.csv", index=False)
+    (odd,) = (line for line in printed_by_data(tmp_path) if "bars open" in line)
+    assert odd.startswith("BTCUSDT-1h: bars open 7 min")

@@ -51,6 +51,13 @@ def check_candles(source: CandleSource, chosen: Sequence[Series], bars: int) -> 
     short = [str(candles.series) for candles in usable if len(candles) < needed]
     if short:
         print_lines(f"Too short for a model of profile {profile.name}, {needed:,} candles: {listed(short)}.")
+    for candles in usable:
+        late_s = (int(candles.open_time_s[0]) - candles.series.phase_s) % candles.series.bar_s
+        if late_s:
+            print_lines(
+                f"{candles.series}: bars open {duration(late_s)} after those of the exchange. Another market "
+                "hour, or a clock that is wrong?"
+            )
     is_demo = not source.is_publishable
     print_all_lines(candle_findings(profile, usable, time.time(), has_own_end=is_demo))
     return failures

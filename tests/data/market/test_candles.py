@@ -292,7 +292,7 @@ def test_the_report_is_json_and_one_line(valid_frame):
     assert content["time_units"] == {"milliseconds": 59}
     assert report.summary() == (
         "59 of 59 rows kept, 2024-01-01T00:00:00Z to 2024-01-03T11:00:00Z; "
-        "1 gaps of 1 bars, the longest 1 after 2024-01-01T19:00:00Z"
+        "1 gap, 1 bar missing, most (1) after 2024-01-01T19:00:00Z"
     )
 
 

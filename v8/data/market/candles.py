@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from v8.base.errors import DataError
 from v8.base.records import Count, Moment, Sha256
 from v8.base.storage import digest_bytes
+from v8.base.wording import plural
 from v8.data.market.series import Series, iso
 from v8.profile.columns import CLOSE, OHLCV, OPEN, OPEN_TIME, VOLUME
 
@@ -179,8 +180,8 @@ class CandleReport:
             parts.append(f"times in {units}")
         if self.num_gaps:
             longest = self.gaps[0]
-            gaps = f"{self.num_gaps} gaps of {self.num_missing} bars"
-            parts.append(f"{gaps}, the longest {longest.num_missing} after {longest.after}")
+            gaps = f"{plural(self.num_gaps, 'gap')}, {plural(self.num_missing, 'bar')} missing"
+            parts.append(f"{gaps}, most ({longest.num_missing}) after {longest.after}")
         parts += [f"{count} bars lack {name}" for name, count in self.lacking.items()]
         if not self.has_volume:
             parts.append("no volume")

@@ -240,7 +240,8 @@ class _Rows:
                 where=self.location,
                 rule=f"at most {MAX_DROPPED_SHARE:.0%} of the rows may be unusable",
                 got=f"{num_bad} of {self.report.num_read}, {reason}",
-                fix="Check that the file is of this symbol and timeframe, and its columns and time zone",
+                fix="Check that the file is of this symbol and timeframe, and its columns and time zone; "
+                "leave out the rows of bars without a price",
             )
 
 

@@ -119,7 +119,7 @@ def test_the_archive_tells_other_prices_by_their_folder_alone(
     for root in (tmp_path, tmp_path / path):
         with pytest.raises(UnknownSeriesError):
             read(root)
-        with pytest.raises(DataError, match="whose names contain series"):
+        with pytest.raises(DataError, match="whose names contain a symbol"):
             FilesSource(root).series()
 
 

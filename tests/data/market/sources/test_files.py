@@ -65,7 +65,7 @@ def test_prices_are_read_to_the_last_bit(tmp_path, frame):
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"", "got 0 columns"),
+        (b"", "got an empty file"),
         (b"1,2,3,4,5,6\n", "got 6 columns that begin 1, 2, 3, 4, 5 "),
         (b"a,b\n1,2\n", "BTCUSDT-1h.csv: .*got 2 columns that begin"),
         (b"time,open,high,low,volume\n", "BTCUSDT-1h.csv: .*got none among time"),

@@ -221,7 +221,8 @@ class FilesSource:
         if not all_series:
             raise DataError(
                 where=f"param:data_dir {self.folder}",
-                rule=f"needs files ({_ENDINGS}) whose names contain series and timeframe",
+                rule=f"needs files ({_ENDINGS}) whose names contain a symbol and a timeframe "
+                f"({', '.join(TIMEFRAME_S)})",
                 got=self._table_names,
                 fix="Rename them like BTCUSDT-15m.csv, BTC_USDT-1h.json or BRK.B-1d.parquet",
             )

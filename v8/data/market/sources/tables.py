@@ -211,7 +211,8 @@ def _no_header(values: Sequence[str], location: str) -> DataError:
         more_fix = ", and join date and time in one column, in UTC"
     elif len(values) == 1 and len(values[0].split()) > len(OHLC):
         more_fix = ", with commas and not blanks between the values, and date and time in one column"
-    return unlike_a_table(location, f"{len(values)} columns that begin {listed(values)}", more_fix)
+    got = f"{len(values)} columns that begin {listed(values)}" if values else "an empty file"
+    return unlike_a_table(location, got, more_fix)
 
 
 def _is_time_only(names: Sequence[str]) -> bool:
@@ -540,5 +541,5 @@ def unlike_a_table(location: str, got: str, more_fix: str = "") -> DataError:
         where=location,
         rule=f"needs a header that names {names}, or {rows}",
         got=got,
-        fix=f"Add a header line that names the columns{more_fix}",
+        fix=f"Write these names in the first line{more_fix}",
     )
