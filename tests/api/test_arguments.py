@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 
 import v8
+from v8.annexes.search.search import OPTIONS as SEARCH_OPTIONS
 from v8.api.results import OPTIONS as BACKTEST_OPTIONS
 from v8.api.runs import OPTIONS, train
 from v8.base.errors import ArgumentError, DataError, StorageError, V8Error
@@ -78,7 +79,7 @@ def calls(trained_run: Any) -> dict[str, Call]:
     owners = {v8: v8, v8.Board: board, v8.Run: run, v8.Forecaster: forecaster}
     others = {"v8.Profile", "v8.V8Error", "v8.Board"}
     others |= {f"v8.Run.{name}" for name in ("get", "items", "keys", "values")}
-    further = {"v8.train": OPTIONS, "v8.backtest": BACKTEST_OPTIONS}
+    further = {"v8.train": OPTIONS, "v8.backtest": BACKTEST_OPTIONS, "v8.search": SEARCH_OPTIONS}
     calls = {}
     for kind, owner in owners.items():
         for member in dir(kind):

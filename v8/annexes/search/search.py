@@ -36,6 +36,8 @@ from v8.annexes.search.trial_record import RECORD_FILE, Trial, TrialRecord, set_
 from v8.api.arguments import (
     RawCandles,
     call_in_child,
+    checked_options,
+    further_options,
     in_python,
     maybe_path,
     profile_file,
@@ -77,6 +79,12 @@ FILES: Final = ("winner.yaml", "trials.csv", "trials.json")  # that are written 
 NEIGHBOURS: Final = 5  # trials, itself included, whose median objective ranks a trial
 
 
+_OWN_ARGUMENTS: Final = "profile trials hours ranges folds later series history bars out"
+OPTIONS: Final = further_options(SearchOptions, {*_OWN_ARGUMENTS.split(), "source", "data_dir"})
+"""Options of the command that are no arguments of `search` by themselves; source and folder follow from its
+candles."""
+
+
 @in_python
 def search(
     candles: RawCandles = "vision",
@@ -92,6 +100,7 @@ def search(
     bars: AtLeastOne | None = None,
     out: str | Path | None = None,
     progress: bool = True,
+    **options: Any,
 ) -> pd.DataFrame:
     """Search better settings of a profile by back-tests; the same call again continues.
 
@@ -110,6 +119,7 @@ def search(
         bars: Candles of each fold; None for the profile's.
         out: Its folder; None for searches/PROFILE.
         progress: Whether to print lines about it.
+        options: Other options of the command `search`: tables, device, workers ...
 
     Returns:
         A row for each trial that ended, and the last for the start; the index `trial` counts from 1:
@@ -129,11 +139,12 @@ def search(
     >>> table = v8.search("vision", "frontier", series="BTCUSDT-1h", trials=50)  # doctest: +SKIP
     >>> run = v8.train("vision", f"{table.attrs['folder']}/winner.yaml")  # doctest: +SKIP
     """
+    further = checked_options("v8.search", search, options, OPTIONS)
     names = series_list(series)
     source = source_of(candles, names)
     name = (profile if isinstance(profile, Profile) else load_profile(str(profile))).name
     folder = Path(out) if out else Path("searches") / name
-    options = SearchOptions(
+    all_options = SearchOptions(
         profile=str(profile_file(profile)),
         trials=trials,
         hours=hours,
@@ -144,9 +155,10 @@ def search(
         history=history,
         bars=bars,
         out=folder,
+        **further,
         **source,
     )
-    call_in_child(search_in_child, options, where="v8.search", progress=progress)
+    call_in_child(search_in_child, all_options, where="v8.search", progress=progress)
     return read_trials(folder)
 
 
