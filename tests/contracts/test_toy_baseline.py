@@ -12,13 +12,13 @@ from tiny_profiles import tiny_profile
 
 from v8.data.scaling import Scaling
 from v8.data.span import PastSpan, Span
-from v8.model.baselines.baselines import BASELINES, Baseline, Forecast
+from v8.model.baselines.baselines import BASELINES, Baseline, FittedBaseline
 from v8.profile.columns import TASK_OHLC
 
 pytestmark = pytest.mark.tf
 
 
-def fit_halfway(train: Span, scaling: Scaling) -> Forecast:
+def fit_halfway(train: Span, scaling: Scaling) -> FittedBaseline:
     """The close goes half of the way back to the mean of the twenty known ones; nothing on other tasks."""
 
     def forecast(span: PastSpan) -> dict[str, np.ndarray]:

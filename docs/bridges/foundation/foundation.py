@@ -40,7 +40,7 @@ from v8.base.errors import ProfileError, SeriesError
 from v8.base.process import report_waiting
 from v8.data.scaling import Scaling
 from v8.data.span import Span
-from v8.model.baselines.baselines import BASELINES, Baseline, Forecast, TaskForecasts
+from v8.model.baselines.baselines import BASELINES, Baseline, FittedBaseline, TaskForecasts
 from v8.profile.columns import CLOSE, HIGH, LOW, TASK_OHLC
 from v8.profile.formulas import RANGE_TO_VARIANCE
 from v8.profile.tasks import TASKS, future_weights
@@ -149,7 +149,7 @@ def context_bars() -> int:
 def fit_foundation(open_model: Callable[[int], FoundationModel], name: str) -> Any:
     """Return the function `fit` of a baseline; the model is opened when it forecasts for the first time."""
 
-    def fit(train: Span, scaling: Scaling) -> Forecast:
+    def fit(train: Span, scaling: Scaling) -> FittedBaseline:
         return lambda span: forecast_span(open_model(span.horizon_bars), span, name)
 
     return fit

@@ -12,7 +12,7 @@ from made_series import MadeSeries
 from v8.base.errors import SeriesError
 from v8.data.scaling import Scaling
 from v8.data.span import PastSpan, Span
-from v8.model.baselines.baselines import BASELINES, Baseline, Forecast
+from v8.model.baselines.baselines import BASELINES, Baseline, FittedBaseline
 from v8.model.evaluation.evaluation import evaluate_windows
 from v8.profile.columns import CLOSE, TASK_OHLC
 
@@ -29,7 +29,7 @@ def register() -> Iterator[Callable[[Callable[[Span], Callable[[PastSpan], Any]]
     """Return what registers a baseline that is made of a function of the train span."""
 
     def enter(fit: Callable[[Span], Callable[[PastSpan], Any]]) -> None:
-        def fitted(train: Span, scaling: Scaling) -> Forecast:
+        def fitted(train: Span, scaling: Scaling) -> FittedBaseline:
             return fit(train)
 
         BASELINES.register(Baseline("mine", "A toy of this test.", "this test", fitted))

@@ -29,7 +29,7 @@ from v8.data.scaling import fit_scaling
 from v8.data.span import Span, actual_values
 from v8.data.windows import FEWEST_FITTED_WINDOWS, table_columns, whole_span
 from v8.forecaster.forecaster import Forecaster
-from v8.model.baselines.baselines import BASELINES, Forecast
+from v8.model.baselines.baselines import BASELINES, FittedBaseline
 from v8.model.evaluation.evaluation import MODEL
 from v8.model.evaluation.metrics import in_returns
 from v8.profile.columns import CLOSE, MEDIAN, outer, pinball, quantile_column
@@ -65,7 +65,7 @@ class FittedBaselines:
 
     profile: Profile  # gives tasks and horizon
     until_s: int  # no later candle than this was fitted to, time of its close, seconds since the epoch, UTC
-    forecasts: Mapping[str, Forecast]  # by name
+    forecasts: Mapping[str, FittedBaseline]  # by name
 
     def forecast(self, candles: Candles) -> dict[str, dict[str, NDArray[np.float64]]]:
         """Forecast the bars after the newest candle, by baseline and task.

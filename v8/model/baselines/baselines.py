@@ -59,7 +59,7 @@ from v8.profile.profile import config_path
 from v8.profile.tasks import BANDS_TASK, TASKS, Closes, future_weights
 
 TaskForecasts: TypeAlias = Mapping[str, FloatArray]
-Forecast: TypeAlias = Callable[[Span], TaskForecasts]
+FittedBaseline: TypeAlias = Callable[[Span], TaskForecasts]
 
 
 @dataclass(frozen=True)
@@ -77,17 +77,17 @@ class Baseline(Named):
             (N, H, Q, C) per task of the profile; None for a baseline without quantiles.
     """
 
-    fit: Callable[[Span, Scaling], Forecast]
+    fit: Callable[[Span, Scaling], FittedBaseline]
     title: str | None = None
     brief: str | None = None
     package: str | None = None
-    fit_quantiles: Callable[[Span, Scaling, Sequence[float]], Forecast] | None = None
+    fit_quantiles: Callable[[Span, Scaling, Sequence[float]], FittedBaseline] | None = None
 
     def is_installed(self) -> bool:
         """Return whether its optional package is installed, without importing it; true without one."""
         return self.package is None or find_spec(self.package) is not None
 
-    def fitted(self, train: Span, scaling: Scaling, levels: Sequence[float] = ()) -> Forecast:
+    def fitted(self, train: Span, scaling: Scaling, levels: Sequence[float] = ()) -> FittedBaseline:
         """Fit the baseline and return a function that forecasts windows.
 
         The function never sees the actual values of the windows. A baseline of a plug-in does not see candles
@@ -124,7 +124,7 @@ SAME_SHARE: Final = 1e-6
 NUM_CHECKED: Final = 4  # windows that a plug-in's baseline forecasts a second time
 
 
-def _require_causal(name: str, forecast: Forecast, span: PastSpan, forecasts: TaskForecasts) -> None:
+def _require_causal(name: str, forecast: FittedBaseline, span: PastSpan, forecasts: TaskForecasts) -> None:
     """Refuse forecasts, by task (N, ...), that change when the candles end at the time of issue."""
     if span.is_single_window:
         return
@@ -156,7 +156,7 @@ def _last_close(span: Span) -> TaskForecasts:
     return {task: np.repeat(values, span.horizon_bars, axis=1) for task, values in newest.items()}
 
 
-def _fit_offset(train: Span, scaling: Scaling) -> Forecast:
+def _fit_offset(train: Span, scaling: Scaling) -> FittedBaseline:
     def forecast(span: Span) -> TaskForecasts:
         with np.errstate(over="ignore"):  # infinite forecasts are refused when errors are measured
             return {task.task: span.naive[task.task] * np.exp(task.offset) for task in scaling.tasks}
@@ -164,7 +164,7 @@ def _fit_offset(train: Span, scaling: Scaling) -> Forecast:
     return forecast
 
 
-def _fit_drift(train: Span, scaling: Scaling) -> Forecast:
+def _fit_drift(train: Span, scaling: Scaling) -> FittedBaseline:
     first_move = np.log(train.actual[TASK_OHLC][:, 0, OHLC.index(CLOSE)] / train.last_close)
     drift = float(first_move.mean())
 
@@ -177,7 +177,7 @@ def _fit_drift(train: Span, scaling: Scaling) -> Forecast:
     return forecast
 
 
-def _fit_conformal(train: Span, scaling: Scaling, levels: Sequence[float]) -> Forecast:
+def _fit_conformal(train: Span, scaling: Scaling, levels: Sequence[float]) -> FittedBaseline:
     """Add the quantiles of past errors, in recent ranges, to the naive forecast."""
 
     def unit(task: str, span: Span) -> FloatArray:
@@ -215,7 +215,7 @@ def _implied(
     return {task: TASKS[task].implied(np, closes) for task in span.profile.tasks}
 
 
-def fit_har(train: Span, scaling: Scaling) -> Forecast:
+def fit_har(train: Span, scaling: Scaling) -> FittedBaseline:
     """Fit a regression per step and column on the ranges over `RANGE_BARS`, with least absolute errors.
 
     The terms of a step are the deviations that follow if the future ranges equal the mean range over each of
@@ -231,7 +231,7 @@ def fit_har(train: Span, scaling: Scaling) -> Forecast:
     }
 
 
-def _fit_sizes(train: Span, tasks: Sequence[str]) -> Forecast:
+def _fit_sizes(train: Span, tasks: Sequence[str]) -> FittedBaseline:
     """Fit the logarithms of sizes to a constant and those of past ranges, with least absolute errors.
 
     The exponential of the median of a logarithm is the median of the size.
@@ -257,7 +257,7 @@ def _fit_sizes(train: Span, tasks: Sequence[str]) -> Forecast:
     return forecast
 
 
-def _fit_constants(train: Span, variance_of: Callable[[Span], FloatArray]) -> Forecast:
+def _fit_constants(train: Span, variance_of: Callable[[Span], FloatArray]) -> FittedBaseline:
     """Fit one constant per step and column to a variance that is estimated at each window.
 
     The variance of a bar is the same at all steps, shape (N,), or the mean of the bars up to each, (N, H).
@@ -332,7 +332,7 @@ def _har_terms(span: Span, has_window: bool) -> Iterator[tuple[slice, FloatArray
         yield slice(step, step + 1), terms_NT
 
 
-def fit_range_paths(train: Span, scaling: Scaling) -> Forecast:
+def fit_range_paths(train: Span, scaling: Scaling) -> FittedBaseline:
     """Fit the regression of ranges to the train span; forecasts are medians of paths of its bars."""
     levels = train.profile.quantiles or (MEDIAN,)
     quantiles = fit_range_path_quantiles(train, scaling, levels)
@@ -340,7 +340,7 @@ def fit_range_paths(train: Span, scaling: Scaling) -> Forecast:
     return lambda span: {task: values[:, :, middle] for task, values in quantiles(span).items()}
 
 
-def fit_range_path_quantiles(train: Span, scaling: Scaling, levels: Sequence[float]) -> Forecast:
+def fit_range_path_quantiles(train: Span, scaling: Scaling, levels: Sequence[float]) -> FittedBaseline:
     """Fit as `fit_range_paths` does; the forecast is quantiles over the paths, shape (N, H, Q, C).
 
     Medians and quantiles are evaluated one after the other: the same spans are fitted and simulated only
@@ -361,11 +361,11 @@ def fit_range_path_quantiles(train: Span, scaling: Scaling, levels: Sequence[flo
     return forecasts_by_levels[key]
 
 
-_FITTED: Final = WeakKeyDictionary[Span, dict[tuple[float, ...], Forecast]]()
+_FITTED: Final = WeakKeyDictionary[Span, dict[tuple[float, ...], FittedBaseline]]()
 """Forecasts of quantiles by the train span that they were fitted to, as long as the span exists."""
 
 
-def _fit_log_har_clock(train: Span, scaling: Scaling) -> Forecast:
+def _fit_log_har_clock(train: Span, scaling: Scaling) -> FittedBaseline:
     """Fit the log range of each bar ahead to past ranges and the clock, then the moves of every task.
 
     Ranges and moves are fitted as in the regression of the ensemble (`v8.model.baselines.ranges`).
@@ -464,7 +464,7 @@ BOOSTING_SETTINGS: Final = {
 """Settings of LightGBM. On validation spans larger trees, more trees or fewer windows had higher errors."""
 
 
-def _fit_boosted(train: Span, scaling: Scaling) -> Forecast:
+def _fit_boosted(train: Span, scaling: Scaling) -> FittedBaseline:
     """Fit one booster for each task and column that a range moves; none if nothing moved at all.
 
     The other columns stay at the naive forecast, because a range has no direction.
@@ -550,7 +550,7 @@ NAIVE: Final = "naive"
 _DESCRIPTIONS: Final = read_descriptions("v8.model.baselines", "baselines.yaml")
 
 
-def _shipped(name: str, fit: Callable[[Span, Scaling], Forecast], **options: Any) -> Baseline:
+def _shipped(name: str, fit: Callable[[Span, Scaling], FittedBaseline], **options: Any) -> Baseline:
     """Return a baseline of v8, described in `baselines.yaml`."""
     return Baseline(**_DESCRIPTIONS[name], fit=fit, **options)
 

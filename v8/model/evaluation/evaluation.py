@@ -29,7 +29,7 @@ from v8.base.wording import chance, number, plural
 from v8.data.scaling import Scaling
 from v8.data.span import Span
 from v8.data.windows import SeriesData
-from v8.model.baselines.baselines import BASELINES, NAIVE, Forecast, reference_baseline
+from v8.model.baselines.baselines import BASELINES, NAIVE, FittedBaseline, reference_baseline
 from v8.model.evaluation import metrics
 from v8.model.evaluation.bootstrap import confidence_set, confidence_set_p_values, sampled_means
 from v8.model.evaluation.metrics import (
@@ -280,7 +280,7 @@ def evaluate_test_span(
 
 
 def _baseline_errors(
-    span: Span, tasks: Sequence[str], fitted: Mapping[str, Forecast]
+    span: Span, tasks: Sequence[str], fitted: Mapping[str, FittedBaseline]
 ) -> dict[str, dict[str, float]]:
     """Return per task and fitted baseline its mean absolute error on a span, in returns."""
     if not tasks:
@@ -295,7 +295,7 @@ def _baseline_errors(
     return errors
 
 
-def _fitted_baselines(train: Span, scaling: Scaling) -> dict[str, Forecast]:
+def _fitted_baselines(train: Span, scaling: Scaling) -> dict[str, FittedBaseline]:
     """Fit every installed baseline."""
     return {
         name: baseline.fitted(train, scaling)
@@ -326,7 +326,7 @@ def evaluate_windows(
 
 
 def _evaluate(
-    span: Span, model_forecasts: Mapping[str, AnyFloatArray], fitted: Mapping[str, Forecast]
+    span: Span, model_forecasts: Mapping[str, AnyFloatArray], fitted: Mapping[str, FittedBaseline]
 ) -> tuple[Evaluation, Losses]:
     """Evaluate a model and fitted baselines on some windows.
 
