@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -134,7 +135,12 @@ def test_what_is_no_forecast_is_refused(trained_run: Any, profile: Profile, data
     assert "0 windows of mine" in refused(frame.assign(unique_id="ETHUSDT-15m"))
     assert f"with {SERIES}" in refused(trained_run.path, candles={"ETHUSDT-15m": raw}, series=None)
     assert str(trained_run.path) in refused(v8.load(trained_run.path, SERIES))
-    assert "ds 2" in refused(frame.assign(ds=frame["ds"] + pd.Timedelta("7min")))
+    for late in ("7min", "-10h"):  # no opening of a bar; not after the cutoff
+        assert "ds 2" in refused(frame.assign(ds=frame["ds"] + pd.Timedelta(late)))
+    assert "several for" in refused(pd.concat([frame, frame]))
+    assert "such as 'x'" in refused(frame.assign(mine="x"))
+    assert "takes (None, 5, 3)" in refused(SimpleNamespace(predict=print, input_shape=(None, 5, 3)))
+    assert "Did you mean frontier" in refused("fronteer")
     of_volatility = frame.assign(column="volatility").rename(columns={"mine": "theirs"})
     assert "got close, volatility" in refused({"close": frame, "volatility": of_volatility})
     assert "got other numbers" in refused(Halfway(np.nan))
@@ -143,7 +149,8 @@ def test_what_is_no_forecast_is_refused(trained_run: Any, profile: Profile, data
     assert "got 'nobody'" in refused("nobody")
     assert "got 'other'" in refused(Halfway(), about={"other": {}})
     assert "got {'license': 'mit'}" in refused(Halfway(), about={"model": {"license": "mit"}})
-    for fact in ({"could_know_candles": "no"}, {"licence": 1}, {"kind": None}, {"trained_until": "NaT"}):
+    days = [{"trained_until": until} for until in ("NaT", "June", "2025", 2024, "2024-13-01")]
+    for fact in ({"could_know_candles": "no"}, {"licence": 1}, {"kind": None}, *days):
         assert f"got {next(iter(fact.values()))!r}" in refused(Halfway(), about={"model": fact})
     assert "got ETHUSDT-15m" in refused(Halfway(), candles={SERIES: raw}, series="ETHUSDT-15m")
     for name in ("naive", reference_baseline("ohlc"), reference_baseline("volatility")):

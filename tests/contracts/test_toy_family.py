@@ -5,7 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import keras
@@ -130,6 +132,22 @@ def test_what_is_wrong_in_its_file_is_told_by_its_own_keys(tmp_path: Path) -> No
         file.write_text(f"{text[:start]}network: {network}\n{text[end:]}", "utf-8")
         with pytest.raises(ProfileError, match=sentence):
             load_profile(str(file))
+
+
+def test_an_error_in_its_layout_is_one_of_the_profile(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(network: Any, window: Any, layers: Layers) -> Any:
+        return network.slpe
+
+    plugin = ModuleType("toy_plugin")
+    vars(plugin)["__digest__"] = "of its file"
+    monkeypatch.setitem(sys.modules, "toy_plugin", plugin)
+    monkeypatch.setitem(FAMILIES, "dense_largest", replace(FAMILIES["dense_largest"], outputs=failing))
+    with pytest.raises(AttributeError):  # of v8's own it is an error of ours, with its traceback
+        build_network(toy(), seed=0)
+    failing.__module__ = "toy_plugin"
+    with pytest.raises(ProfileError) as refused:
+        build_network(toy(), seed=0)
+    assert "slpe" in refused.value.got
 
 
 def test_its_parameters_and_operations_by_hand() -> None:

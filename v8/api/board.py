@@ -6,8 +6,10 @@ tables that the user sees.
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from datetime import date
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -50,6 +52,7 @@ MARK: Final = "●"
 _ORIGIN_KEY: Final = "v8_board"
 """Key of the metadata of the Parquet file, for a `BoardOrigin` in JSON."""
 
+_DAY: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
 _FACTS: Final = ("kind", "trained_until", "licence", "could_know_candles")
 
 
@@ -80,10 +83,15 @@ class Method:
         content = dict(facts)
         trained_until = content.pop("trained_until", None)
         if trained_until is not None:
+            rule = "has a day such as 2024-12-31 as trained_until"
+            refused = _wrong_fact(name, rule, repr(trained_until)[:60])
+            # Of "June" or 2024 pandas would make a day, long before the model was trained.
+            if not isinstance(trained_until, date) and not _DAY.match(str(trained_until)):
+                raise refused
             try:
                 content["trained_until_s"] = int(pd.Timestamp(trained_until).timestamp())
             except (TypeError, ValueError) as error:
-                raise _wrong_fact(name, "has a date as trained_until", repr(trained_until)[:60]) from error
+                raise refused from error
         for key in ("kind", "licence"):
             if not isinstance(content.get(key, ""), str):
                 raise _wrong_fact(name, f"has a text as {key}", repr(content[key])[:60])

@@ -24,6 +24,7 @@ from v8.api.runs import Run, train
 from v8.base.arrays import FloatArray
 from v8.base.errors import ArgumentError, listed
 from v8.base.process import quiet_start
+from v8.base.registry import nearest
 from v8.data.features import compute_table
 from v8.data.market.candles import Candles
 from v8.data.market.companions import Companions
@@ -41,6 +42,7 @@ from v8.publish.hub.places import ModelPlace, is_repository, open_place
 from v8.runs.options import chosen_series, served_series
 
 _WHERE: Final = "v8.evaluate, forecasts="
+_HELP: Final = "help(v8.evaluate) says what each may be"
 _NO_METHODS: Final = (*KEYS, "series", "index", "open_time", "issued_at", "fold")
 """Columns of a frame of forecasts that are no methods; the last ones are those of `v8.export`."""
 _BOUND: Final = re.compile("-(lo|hi)-|_q[0-9.]+$")  # in the names of bounds of intervals, of quantiles
@@ -267,7 +269,9 @@ def _entrant(name: str, method: Any, market: _Market, runs: str | Path) -> _Entr
     if place is None:
         rule = "is a Keras model, a frame of forecasts, a run, a baseline or a profile, or a mapping to these"
         is_path = isinstance(method, Path) or (isinstance(method, str) and len(Path(method).parts) > 1)
-        raise _refused(rule, f"{repr(method)[:60]}{', where no folder is' if is_path else ''}")
+        got = f"{repr(method)[:60]}{', where no folder is' if is_path else ''}"
+        near = nearest(str(method), [*BASELINES, *profile_names()])
+        raise _refused(rule, got, f"Did you mean {near}" if near else _HELP)
     models = open_place(place)
     if not {*models.series} & {*market.series}:
         _require_named(market, f"the models of {place}")
@@ -372,13 +376,7 @@ class _OfModel(_Entrant):
         if model is None:
             return {}
         span = windows.span
-        shape_of_windows = (len(span), span.profile.lookback_bars, len(span.profile.features))
-        try:
-            with quiet_start():
-                outputs = model.predict(span_dataset(windows.data, "test"), verbose=0)
-        except ValueError as error:  # of Keras: the input of the model has another shape
-            rule = f"takes the windows of v8.windows, {shape_of_windows}"
-            raise _refused(rule, " ".join(str(error).split())[:200]) from error
+        outputs = _predicted(model, windows)
         tasks = list(span.profile.tasks)
         if not isinstance(outputs, Mapping):
             outputs = dict(zip(tasks, [outputs], strict=False)) if len(tasks) == 1 else {}
@@ -402,6 +400,21 @@ class _OfModel(_Entrant):
 
     def note(self, data: SeriesData) -> Method:
         return Method("Keras model")
+
+
+def _predicted(model: Any, windows: _Windows) -> Any:
+    """Let a Keras model of the user forecast the windows; refuse one whose input has another shape."""
+    profile = windows.span.profile
+    shape = (len(windows.span), profile.lookback_bars, len(profile.features))
+    rule = f"takes the windows of v8.windows, {shape}"
+    own_shape = getattr(model, "input_shape", None)
+    if isinstance(own_shape, tuple) and None not in own_shape[1:] and own_shape[1:] != shape[1:]:
+        raise _refused(rule, f"a model that takes {own_shape}")
+    try:
+        with quiet_start():
+            return model.predict(span_dataset(windows.data, "test"), verbose=0)
+    except ValueError as error:  # of Keras, about another input
+        raise _refused(rule, " ".join(str(error).split())[:200]) from error
 
 
 @dataclass
@@ -524,5 +537,5 @@ def _with_facts(methods: Mapping[str, Method], facts_by_method: Mapping[str, Any
     return described
 
 
-def _refused(rule: str, got: str, fix: str = "help(v8.evaluate) says what each may be") -> ArgumentError:
+def _refused(rule: str, got: str, fix: str = _HELP) -> ArgumentError:
     return ArgumentError(where=_WHERE, rule=rule, got=got, fix=fix)

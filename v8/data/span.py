@@ -10,15 +10,16 @@ Legend: R rows of the table, W windows, T lookback, F features, H horizon, C col
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from v8.base.arrays import FloatArray, read_only
-from v8.base.errors import SeriesError
+from v8.base.arrays import MAX_STEPS_AGAIN, FloatArray, float32_step, read_only
+from v8.base.errors import SeriesError, listed
 from v8.data.features import FeatureTable
+from v8.data.market.series import iso
 from v8.profile import tasks
 from v8.profile.columns import (
     BAND_PERIOD_BARS,
@@ -34,6 +35,10 @@ from v8.profile.columns import (
 from v8.profile.formulas import PERIODS_S, RANGE_TO_VARIANCE
 from v8.profile.profile import Profile
 from v8.profile.tasks import TASKS
+
+SAME_SHARE: Final = 1e-6
+"""Share by which forecasts in double precision of a plug-in's baseline may differ when they are repeated."""
+NUM_CHECKED: Final = 4  # windows that a plug-in's baseline forecasts a second time
 
 EWMA_DECAY: Final = 0.94
 """Factor of a bar's weight from one bar to the next; RiskMetrics Technical Document (1996), section 5.3."""
@@ -377,3 +382,63 @@ def target_unit(table: FeatureTable, profile: Profile) -> FloatArray:
     if profile.scaling == "ranged":
         return table.column(RECENT_RANGE).astype(np.float64)
     return np.ones(len(table))
+
+
+def require_forecasts(name: str, span: Span, forecasts: Any) -> None:
+    """Refuse what a baseline of that name returns if it is no mapping from tasks to arrays of finite numbers.
+
+    Raises:
+        SeriesError: If it is another object, of other tasks, of another shape, or has NaN or infinity.
+    """
+    got = ""
+    if not isinstance(forecasts, Mapping):
+        got = f"a {type(forecasts).__name__}"
+    elif not {*forecasts} <= {*TASKS}:
+        got = f"forecasts of {listed([*forecasts])}"
+    else:
+        for task, values in forecasts.items():
+            num_windows, num_steps, num_columns = span.target_shape(task)
+            shape = np.shape(values)
+            if (*shape[:2], *shape[-1:]) != (num_windows, num_steps, num_columns):  # quantiles lie between
+                got = f"the shape {shape} of {task}"
+            elif not np.isfinite(np.asarray(values, np.float64)).all():
+                got = f"NaN or infinity in {task}"
+    if got:
+        raise SeriesError(
+            where=f"{span.table.series}, baseline {name}",
+            rule=f"returns arrays (windows, steps, columns) of finite numbers by task: {listed([*TASKS])}",
+            got=got,
+            fix="Correct its function; a task that it does not forecast it may leave out",
+        )
+
+
+def require_same_alone(
+    name: str,
+    forecast: Callable[[Span], Mapping[str, FloatArray]],
+    span: PastSpan,
+    forecasts: Mapping[str, FloatArray],
+) -> None:
+    """Refuse forecasts, by task (N, ...), that change when the candles end at the time of issue."""
+    if span.is_single_window:
+        return
+    numbers = np.linspace(0, len(span) - 1, NUM_CHECKED).astype(int).tolist()
+    for number in dict.fromkeys(numbers):
+        window = span.window(number)
+        single = forecast(window)
+        for task, values in forecasts.items():
+            together = np.asarray(values[number], np.float64)
+            alone = np.asarray(single[task][0], np.float64)
+            tolerance = SAME_SHARE * np.abs(alone)
+            if np.asarray(values).dtype == np.float32:
+                magnitude = TASKS[task].magnitude(window.last_close[0], alone)
+                tolerance = MAX_STEPS_AGAIN * float32_step(magnitude)
+            is_same_shape = together.shape == alone.shape
+            if is_same_shape and np.allclose(together, alone, rtol=0.0, atol=tolerance, equal_nan=True):
+                continue
+            issued_s = int(window.table.open_time_s[-1]) + window.table.series.bar_s
+            raise SeriesError(
+                where=f"{span.table.series}, baseline {name}, forecast of {task} at {iso(issued_s)}",
+                rule="is the same when it is made alone, from candles that end when it is issued",
+                got=f"{together.flat[0]:.7g} among other windows, {alone.flat[0]:.7g} alone",
+                fix="Let it read only data known at each window, and use no random numbers",
+            )

@@ -512,8 +512,27 @@ def checked_metadata(content: Mapping[str, Any], *, where: str = METADATA_FILE) 
         raise ArtifactError(
             where=where, rule=AS_WRITTEN, got=f"the unknown keys {listed(sorted(unknown))}", fix=_FIX
         )
+    _require_known_features(content.get("features"), where)
     values = {**content, "content": content}
     return records.checked(Metadata, values, where=where, fix=_FIX, rule=AS_WRITTEN)
+
+
+class MissingPluginError(ArtifactError):
+    """A model is whole, and reads features of a plug-in that is not loaded."""
+
+
+def _require_known_features(features: Any, where: str) -> None:
+    """Refuse a model with features of a plug-in that is not loaded; whatever else is wrong is found later."""
+    listed_features = features if isinstance(features, list) else []
+    names = [feature.get("name") for feature in listed_features if isinstance(feature, dict)]
+    unknown = [name for name in names if isinstance(name, str) and name not in FEATURES]
+    if unknown:
+        raise MissingPluginError(
+            where=where,
+            rule="reads features that v8 or a plug-in registers",
+            got=f"{listed(unknown)}, which no one has",
+            fix="Name the plug-in, too: param:plugin FILE.py; in Python call v8.plugin(FILE.py) before",
+        )
 
 
 @contextmanager
@@ -521,6 +540,8 @@ def redo_offered(folder: Path) -> Iterator[None]:
     """Extend the advice of an `ArtifactError` about a finished series by how to train that series again."""
     try:
         yield
+    except MissingPluginError:  # training again would need it, too
+        raise
     except ArtifactError as error:
         series = folder.name
         fix = f"repeat the command of the run with param:redo {series} to train this series again"

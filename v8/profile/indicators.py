@@ -162,7 +162,8 @@ def why_unknown(name: str) -> str:
     if ta_features.is_package_name(name):
         return ta_features.refusal(name)
     near = _similar_name(name)
-    return f"{name!r} is no feature" + (f"; did you mean {near}" if near else ", which `features` lists")
+    lists = ", which `features` lists, and no plug-in that is named by param:plugin has it"
+    return f"{name!r} is no feature" + (f"; did you mean {near}" if near else lists)
 
 
 def _similar_name(name: str) -> str | None:
@@ -243,6 +244,11 @@ EXAMINED_ROWS: Final = 4_096
 """Candles after the warm-up on which a plug-in's feature is examined; it is the longest look-ahead
 detected."""
 
+FORGETTING_BARS: Final = 256  # after a warm-up that is some candles too short, so that it is no fault
+MOST_FORGOTTEN: Final = 0.01
+"""Largest difference of a plug-in's feature, in its standard deviations, between tables that begin at
+different candles: a forecast reads fewer candles than training does."""
+
 _examined: Final[dict[str, tuple[Feature, str | None]]] = {}
 """Features of plug-ins that this process has examined, with their faults."""
 
@@ -315,6 +321,16 @@ def _fault_of_values(name: str) -> str | None:
     if lookahead is not None:
         rows = f"row {lookahead + 1:,} of {num_rows:,}"
         return f"{name!r} looks ahead: its value at {rows} changes with later candles"
+    num_left_out = EXAMINED_ROWS // 2
+    first = warmup + FORGETTING_BARS
+    later = compute({column: rows[num_left_out:] for column, rows in market.items()})
+    differences = np.abs(later[first:] - values[num_left_out + first :])
+    if differences.max() > MOST_FORGOTTEN * values[warmup:].std():
+        return (
+            f"{name!r} depends on where the table begins: without the first {num_left_out:,} candles it "
+            f"differs by up to {differences.max():.3g} even {FORGETTING_BARS} candles after its warm-up of "
+            f"{warmup:,}; raise its warmup_bars, or let it not sum from the first candle on"
+        )
     return None
 
 

@@ -109,6 +109,25 @@ def test_a_forecast_that_is_another_without_later_candles_is_refused(
         evaluated(series)
 
 
+@pytest.mark.parametrize(
+    ("forecast", "got"),
+    [
+        (lambda span: halfway(span)[TASK_OHLC], "a ndarray"),
+        (lambda span: {"ohcl": halfway(span)[TASK_OHLC]}, "forecasts of ohcl"),
+        (lambda span: {TASK_OHLC: span.last_close}, "the shape ("),
+        (lambda span: {TASK_OHLC: np.nan * halfway(span)[TASK_OHLC]}, "NaN or infinity in ohlc"),
+    ],
+)
+def test_what_is_no_array_of_a_task_is_refused_by_the_name_of_the_baseline(
+    forecast: Any, got: str, series: MadeSeries, register: Any
+) -> None:
+    register(lambda train: forecast)
+    with pytest.raises(SeriesError) as refused:
+        evaluated(series)
+    assert refused.value.where == "BTCUSDT-15m, baseline mine"
+    assert refused.value.got.startswith(got)
+
+
 @pytest.mark.parametrize("forecast", [with_changed_naive, with_changed_closes])
 def test_arrays_are_read_only(forecast: Any, series: MadeSeries, register: Any) -> None:
     before = evaluated(series)

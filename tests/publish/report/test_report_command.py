@@ -93,3 +93,18 @@ def test_a_damaged_sample_is_one_line_and_exits_3(run: Path) -> None:
     assert done.returncode == 3
     assert len(without_signs(done.stderr).splitlines()) == 1
     assert "forecasts.json: " in done.stderr
+
+
+def test_outputs_stay_where_none_of_the_models_can_be_read(run: Path) -> None:
+    """A feature of a plug-in, which this call does not name: it says so, and leaves the files as they are."""
+    call(run)
+    outputs = [run / name for name in ("leaderboard.csv", "report.html")]
+    before = [file.read_bytes() for file in outputs]
+    file = run / SAMPLE.series / "metadata.json"
+    metadata = json.loads(file.read_text())
+    metadata["features"][0]["name"] = "body_share"
+    write_json(file, metadata)
+    done, _ = call(run)
+    assert done.returncode == 3
+    assert "body_share" in done.stderr and "--plugin" in done.stderr
+    assert [file.read_bytes() for file in outputs] == before

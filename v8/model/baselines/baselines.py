@@ -45,13 +45,12 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from v8.base.arrays import MAX_STEPS_AGAIN, FloatArray, float32_step, least_absolute_errors, weighted_median
+from v8.base.arrays import FloatArray, least_absolute_errors, weighted_median
 from v8.base.errors import SeriesError
 from v8.base.records import read_yaml
 from v8.base.registry import Named, Registry, read_descriptions
-from v8.data.market.series import iso
 from v8.data.scaling import Scaling
-from v8.data.span import WINDOWS_AT_ONCE, PastSpan, Span
+from v8.data.span import WINDOWS_AT_ONCE, Span, require_forecasts, require_same_alone
 from v8.model.baselines import ranges
 from v8.profile.columns import BAND_PERIOD_BARS, CLOSE, MEDIAN, OHLC, RANGE_BARS, TASK_OHLC, WAVE_COLUMNS
 from v8.profile.formulas import FLOOR_SHARE, recent_range
@@ -100,7 +99,8 @@ class Baseline(Named):
             levels: Levels of quantiles, which a baseline with `fit_quantiles` forecasts in place of points.
 
         Raises:
-            SeriesError: By the returned function, if the second forecast of a plug-in's baseline differs.
+            SeriesError: By the returned function, if a plug-in's baseline returns something else than arrays
+                by task, or its second forecast differs.
         """
         is_shipped = any(self is baseline for baseline in _SHIPPED)
         if not is_shipped:
@@ -113,42 +113,11 @@ class Baseline(Named):
         def forecast_past(span: Span) -> TaskForecasts:
             forecasts = forecast(span.past_only)
             if not is_shipped:
-                _require_causal(self.name, forecast, span.past_only, forecasts)
+                require_forecasts(self.name, span, forecasts)
+                require_same_alone(self.name, forecast, span.past_only, forecasts)
             return forecasts
 
         return forecast_past
-
-
-SAME_SHARE: Final = 1e-6
-"""Share by which forecasts in double precision of a plug-in's baseline may differ when they are repeated."""
-NUM_CHECKED: Final = 4  # windows that a plug-in's baseline forecasts a second time
-
-
-def _require_causal(name: str, forecast: FittedBaseline, span: PastSpan, forecasts: TaskForecasts) -> None:
-    """Refuse forecasts, by task (N, ...), that change when the candles end at the time of issue."""
-    if span.is_single_window:
-        return
-    numbers = np.linspace(0, len(span) - 1, NUM_CHECKED).astype(int).tolist()
-    for number in dict.fromkeys(numbers):
-        window = span.window(number)
-        single = forecast(window)
-        for task, values in forecasts.items():
-            together = np.asarray(values[number], np.float64)
-            alone = np.asarray(single[task][0], np.float64)
-            tolerance = SAME_SHARE * np.abs(alone)
-            if np.asarray(values).dtype == np.float32:
-                magnitude = TASKS[task].magnitude(window.last_close[0], alone)
-                tolerance = MAX_STEPS_AGAIN * float32_step(magnitude)
-            is_same_shape = together.shape == alone.shape
-            if is_same_shape and np.allclose(together, alone, rtol=0.0, atol=tolerance, equal_nan=True):
-                continue
-            issued_s = int(window.table.open_time_s[-1]) + window.table.series.bar_s
-            raise SeriesError(
-                where=f"{span.table.series}, baseline {name}, forecast of {task} at {iso(issued_s)}",
-                rule="is the same when it is made alone, from candles that end when it is issued",
-                got=f"{together.flat[0]:.7g} among other windows, {alone.flat[0]:.7g} alone",
-                fix="Let it read only data known at each window, and use no random numbers",
-            )
 
 
 def _last_close(span: Span) -> TaskForecasts:

@@ -156,8 +156,9 @@ def in_windows(
     cutoff_s = seconds_of(rows["cutoff"])
     ahead_s = seconds_of(rows["ds"]) - cutoff_s
     steps, rest_s = np.divmod(ahead_s, windows.series.bar_s)
-    if rest_s.any():
-        first = int(np.flatnonzero(rest_s)[0])
+    is_misplaced = (rest_s != 0) | (steps < 1)
+    if is_misplaced.any():
+        first = int(np.flatnonzero(is_misplaced)[0])
         raise ArgumentError(
             where=f"forecasts of {windows.series}",
             rule="have as cutoff when the newest known candle opened, and as ds when the forecast bar opens: "
@@ -165,6 +166,23 @@ def in_windows(
             got=f"cutoff {rows['cutoff'].iloc[first]}, ds {rows['ds'].iloc[first]}",
             fix="Write when bars open, not when they close",
         )
+    keys = [name for name in ("cutoff", "ds", "column") if name in rows]
+    repeated = rows.duplicated(keys)
+    if repeated.any():
+        raise ArgumentError(
+            where=f"forecasts of {windows.series}",
+            rule=f"have one row for each {', '.join(keys)}",
+            got=f"several for {listed([str(value) for value in rows.loc[repeated, keys].iloc[0]])}",
+            fix="Remove the repetition; of several folds that overlap keep one",
+        )
+    for source in methods:
+        if not pd.api.types.is_numeric_dtype(rows[source]):
+            raise ArgumentError(
+                where=f"forecasts of {windows.series}, {source}",
+                rule="is a column of numbers",
+                got=f"values such as {str(rows[source].iloc[0])[:40]!r}" if len(rows) else "no rows",
+                fix="Convert it: pandas.to_numeric",
+            )
     numbers = np.minimum(np.searchsorted(windows.cutoff_s, cutoff_s), num_windows - 1)
     is_known = (windows.cutoff_s[numbers] == cutoff_s) & (steps >= 1) & (steps <= num_steps)
     found: dict[str, dict[str, FloatArray]] = {name: {} for name in methods.values()}

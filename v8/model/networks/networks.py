@@ -33,7 +33,9 @@ from typing import Any, Final
 import keras
 from keras import ops
 
+from v8.base.errors import ProfileError, V8Error, message_of
 from v8.base.hardware import STEPS_VARIABLE, backend, backend_name, has_gpu
+from v8.base.registry import digest_of
 from v8.model.networks.products import FLOAT32, MixedMatmul, Products
 from v8.model.networks.recurrence import (
     GRU,
@@ -136,7 +138,7 @@ def build_network(
         uses_teacher_forcing: Whether to build it with the second input, if the profile has teacher forcing.
 
     Raises:
-        ProfileError: If the profile is a formula, which has no network.
+        ProfileError: If the profile is a formula, which has no network, or the family of a plug-in fails.
     """
     window = keras.Input((profile.lookback_bars, len(profile.features)), name=WINDOW)
     seeds = count(seed * SEEDS_A_NETWORK)
@@ -146,11 +148,26 @@ def build_network(
         actual = keras.Input((profile.horizon_bars, len(OHLC)), name=ACTUAL)
         inputs = {WINDOW: window, ACTUAL: actual}
     layers = Layers(keras, profile.shape, precision, seeds, actual)
-    outputs = network_outputs(profile)(profile.network, window, layers)
-    network = keras.Model(inputs, outputs, name=profile.name)
+    network = keras.Model(inputs, _outputs(profile, window, layers), name=profile.name)
     for task, constants in (start or {}).items():
         network.get_layer(HEAD_PREFIX + task).bias.assign(constants)
     return network
+
+
+def _outputs(profile: Profile, window: Any, layers: Layers) -> Any:
+    """Let the family of a profile lay out its network; an error in a plug-in becomes one of the profile."""
+    outputs = network_outputs(profile)
+    try:
+        return outputs(profile.network, window, layers)
+    except Exception as error:
+        if isinstance(error, V8Error) or not digest_of(outputs):
+            raise
+        raise ProfileError(
+            where=f"profile {profile.name}, key network",
+            rule=f"names a family whose plug-in lays out the network ({profile.family.name})",
+            got=f"{type(error).__name__}: {message_of(error)}",
+            fix="Correct the plug-in",
+        ) from error
 
 
 def has_teacher_forcing(profile: Profile) -> bool:

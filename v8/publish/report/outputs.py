@@ -178,6 +178,8 @@ class RunOutputs:
                 if drawn.result is not None:
                     results.append(drawn.result)
                     bodies[drawn.result.series] = drawn.body
+            if record.is_evaluated and record.done and not results:
+                return RunResults([], {}, record.is_evaluated)  # what is there is better than nothing
             verdicts = verdicts_of({result.series: result.evaluation for result in results})
             rows = leaderboard.rank_results(results, verdicts)
             if is_last:
