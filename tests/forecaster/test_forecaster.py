@@ -323,7 +323,7 @@ def changed_copy(folder: Path, target: Path, **changes: Any) -> Path:
         ({"tasks": {"ohlc": ONE_TASK}}, r"model\.keras: .* metadata\.json says"),
         ({"series": "../x"}, r"metadata\.json, key series: "),
         ({"features": "close"}, r"metadata\.json, key features: .*; got 'close'"),
-        ({"features": [ASTROLOGY]}, r"key features: .*; got .*'astrology' is"),
+        ({"features": [ASTROLOGY]}, r"key features: .* a plug-in .*; got astrology, "),
         ({"lookback_bars": None}, r"metadata\.json, key lookback_bars: must be as v8 wrote it; got None"),
     ],
 )

@@ -528,7 +528,7 @@ def _require_known_features(features: Any, where: str) -> None:
     unknown = [name for name in names if isinstance(name, str) and name not in FEATURES]
     if unknown:
         raise MissingPluginError(
-            where=where,
+            where=records.under_key(where, "features"),
             rule="reads features that v8 or a plug-in registers",
             got=f"{listed(unknown)}, which no one has",
             fix="Name the plug-in, too: param:plugin FILE.py; in Python call v8.plugin(FILE.py) before",
