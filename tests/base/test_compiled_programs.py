@@ -18,7 +18,7 @@ TRAINING = """
 import json, os, sys
 from pathlib import Path
 from v8.base.storage import digest_bytes
-from v8.base.hardware import kept_programs
+from v8.base.programs import kept_programs
 
 def found():
     (passing,) = Path(os.environ["V8_HOME"], "programs").glob("passing-*")
@@ -38,7 +38,7 @@ with kept_programs():
 """
 FLAGS = """
 import json, os, sys
-from v8.base.hardware import kept_programs
+from v8.base.programs import kept_programs
 
 before = dict(os.environ)
 told = []

@@ -355,7 +355,7 @@ _FALSE_ALARM: Final = (
     rb"^\S+ .*?(\S*\bcpu_aot_loader\.cc:"
     rb"|\S+\.cc:\d+\] Error parsing text-format tensorflow\.XlaSerializedCacheEntry)"
 )
-"""Errors about a cached program (`v8.base.hardware`) that are not true: XLA reports that the
+"""Errors about a cached program (`v8.base.programs`) that are not true: XLA reports that the
 processor lacks features that are only XLA's own settings, and TensorFlow that the program is no text."""
 _LEVEL: Final = "TF_CPP_MIN_LOG_LEVEL"
 _VERBOSE_LEVELS: Final = ("0", "1")

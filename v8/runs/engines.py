@@ -25,8 +25,9 @@ from typing import Final
 
 from v8.base import hardware
 from v8.base.errors import ProfileError, listed, with_parameters
-from v8.base.hardware import gpus_without_code, kept_programs, replacing_variables
+from v8.base.hardware import gpus_without_code, replacing_variables
 from v8.base.process import children_with_safe_path, quiet_start, with_variables
+from v8.base.programs import kept_programs
 from v8.base.registry import require_package
 from v8.runs.events import Note, RunObserver, SeriesOutcome
 from v8.runs.machine import AUTO, measured_workers

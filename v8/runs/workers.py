@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from v8.base.child import resource_scope
 from v8.base.errors import with_parameters
-from v8.base.hardware import has_gpu, kept_programs, num_usable_cores, process_variables
+from v8.base.hardware import has_gpu, num_usable_cores, process_variables
 from v8.base.process import (
     children_with_safe_path,
     deferred_interrupts,
@@ -50,6 +50,7 @@ from v8.base.process import (
     quiet_start,
     with_variables,
 )
+from v8.base.programs import kept_programs
 from v8.base.registry import load_plugins, loaded_plugins, other_plugins
 from v8.data.feature_store import FeatureStore
 from v8.data.market.series import Series

@@ -36,7 +36,7 @@ from typing import Any, Final, TypeAlias
 
 from v8.base.child import resource_scope
 from v8.base.errors import ProfileError, SeriesError, StorageError, V8Error, shown
-from v8.base.hardware import SINGLE_THREADED, kept_programs, num_usable_cores, versions, visible_gpus
+from v8.base.hardware import SINGLE_THREADED, num_usable_cores, versions, visible_gpus
 from v8.base.process import (
     deferred_interrupts,
     for_children,
@@ -44,6 +44,7 @@ from v8.base.process import (
     restored_stop_signals,
     with_variables,
 )
+from v8.base.programs import kept_programs
 from v8.base.registry import PLUGINS_PLACE, listed_plugins, load_plugins, loaded_plugins
 from v8.base.storage import aside_of, digest_bytes, home, passing_folder, sweep
 from v8.runs.events import Event, EventCallback, Note, RunObserver, SeriesOutcome, warnings_as_notes

@@ -37,11 +37,11 @@ from v8.base.hardware import (
     backend_name,
     device_of,
     has_gpu,
-    keep_new_programs,
     peak_bytes_of,
     processor_flags,
 )
 from v8.base.process import collected_later
+from v8.base.programs import keep_new_programs
 from v8.data.windows import FleetWindows, Indices, SeriesData, Tables, num_batches
 from v8.model.networks import networks
 from v8.model.networks.products import products_of
