@@ -201,13 +201,18 @@ def checked_argument(called: str, name: str, value: Any, kind: Any) -> Any:
     return value
 
 
-def further_options(options: type[BaseModel], own: Collection[str]) -> dict[str, Any]:
+_OF_CANDLES: Final = ("source", "data_dir")
+"""Options that follow from the argument `candles`, see `source_of`."""
+
+
+def further_options(options: type[BaseModel], function: Callable[..., Any]) -> dict[str, Any]:
     """Return the annotations of the options of a command that are no arguments of a function by themselves.
 
     Args:
         options: Those of the command.
-        own: Names of the arguments of the function, and of options that follow from them.
+        function: It takes the others as further arguments.
     """
+    own = (*inspect.signature(function).parameters, *_OF_CANDLES)
     fields = options.model_fields.items()
     return {name: argument_kind(field.annotation) for name, field in fields if name not in own}
 

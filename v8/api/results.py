@@ -71,12 +71,6 @@ ACTUAL_ENDING: Final = "_actual"
 FOLDER: Final = "folder"
 """Key of `DataFrame.attrs` for the folder that a frame was read from, a text."""
 
-_SPELT_OUT: Final = {"profile", "series", "folds", "history", "bars", "epochs", "seeds", "out"}
-"""Options of a back-test that are arguments of `backtest` by themselves."""
-
-OPTIONS: Final[Mapping[str, Any]] = further_options(BacktestOptions, {*_SPELT_OUT, "source", "data_dir"})
-"""Other options of `backtest`; source and folder follow from its candles."""
-
 _KEYS: Final = ("series", "open_time", "cutoff", "issued_at", "fold", "step", "column")
 
 FEW_S: Final = 10.0  # remaining time that is too short to be written as a number, in seconds
@@ -356,6 +350,10 @@ def backtest(
     if seeds > 1:
         table.attrs["seeds"] = read_seeds(folder)
     return table
+
+
+OPTIONS: Final[Mapping[str, Any]] = further_options(BacktestOptions, backtest)
+"""Other options of `backtest`; None is the default."""
 
 
 @in_python

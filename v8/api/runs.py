@@ -183,15 +183,6 @@ class Run(PublicNames, Mapping[str, TrainedSeries]):
         return f"<p>{html.escape(repr(self))}</p>{markup}"
 
 
-_SPELT_OUT: Final = {"profile", "series", "runs", "fresh", "evaluate"}
-"""Options of a run that are arguments of `train` by themselves."""
-
-_OF_THE_CALL: Final = {"source", "data_dir"}
-"""Options of a run that follow from other arguments."""
-
-OPTIONS: Final[Mapping[str, Any]] = further_options(RunOptions, _SPELT_OUT | _OF_THE_CALL)
-"""Other options of `train`: those of the command `run`, which its help explains; None is the default."""
-
 _OF_PROFILE: Final = {"bars": "newest_bars", "epochs": "epochs", "precision": "precision"}
 """Options that are keys of a profile, too; a smoke run has its own values where they are left out."""
 
@@ -284,6 +275,10 @@ def train(
     run = Run(trained.path)
     run._refused = trained.refused
     return run
+
+
+OPTIONS: Final[Mapping[str, Any]] = further_options(RunOptions, train)
+"""Other options of `train`: those of the command `run`, which its help explains; None is the default."""
 
 
 def _divided(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -258,7 +258,8 @@ def _entrant(name: str, method: Any, market: _Market, runs: str | Path) -> _Entr
         return _frame_entrant(name, method, market)
     if isinstance(method, Forecaster):
         rule = "is a run, of which a loaded forecaster is one model"
-        raise _refused(rule, repr(method)[:60], f"Give its folder: {method.folder and method.folder.parent}")
+        folder = f": {method.folder.parent}" if method.folder else ""
+        raise _refused(rule, repr(method)[:60], f"Give the folder of its run{folder}")
     if _is_model(method):
         return _OfModel(name or "model", dict.fromkeys(market.series, method))
     if isinstance(method, Mapping) and method and all(map(_is_model, method.values())):

@@ -79,12 +79,6 @@ FILES: Final = ("winner.yaml", "trials.csv", "trials.json")  # that are written 
 NEIGHBOURS: Final = 5  # trials, itself included, whose median objective ranks a trial
 
 
-_OWN_ARGUMENTS: Final = "profile trials hours ranges folds later series history bars out"
-OPTIONS: Final = further_options(SearchOptions, {*_OWN_ARGUMENTS.split(), "source", "data_dir"})
-"""Options of the command that are no arguments of `search` by themselves; source and folder follow from its
-candles."""
-
-
 @in_python
 def search(
     candles: RawCandles = "vision",
@@ -160,6 +154,10 @@ def search(
     )
     call_in_child(search_in_child, all_options, where="v8.search", progress=progress)
     return read_trials(folder)
+
+
+OPTIONS: Final = further_options(SearchOptions, search)
+"""Other options of `search`; None is the default."""
 
 
 def search_in_child(options: SearchOptions) -> str:
