@@ -31,7 +31,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from v8.base.errors import ArtifactError, V8Error, listed, shown
+from v8.base.errors import ArtifactError, ProfileError, V8Error, listed, message_of, shown
 from v8.base.records import open_given, parse_json
 from v8.base.storage import packaged_yaml
 from v8.model.networks.published import (
@@ -122,6 +122,25 @@ def require_made_for(file: Path, series: str) -> None:
             got=f"one that was made for {shown(made_for)}",
             fix="Restore the artefact's folder, download it again, or train the series",
         )
+
+
+def require_stock_layers(network: Any) -> None:
+    """Check before training that the file of a network can be loaded: that of a plug-in may have any layer.
+
+    Raises:
+        ProfileError: If no file may contain one of its layers, or Keras cannot write one.
+    """
+    try:
+        _check_config(CONFIG_MEMBER, network.to_json())
+    except Exception as error:
+        # Layers of plug-ins may raise anything when Keras asks for their settings.
+        got = error.got if isinstance(error, V8Error) else f"{type(error).__name__}: {message_of(error)}"
+        raise ProfileError(
+            where=f"profile {network.name}, key network",
+            rule="names a family of stock Keras layers, of which a model file may consist",
+            got=shown(got, 200),
+            fix="Use other layers in the plug-in; v8/forecaster/stock.yaml lists them",
+        ) from error
 
 
 def load_keras_model(file: Path) -> Any:
@@ -247,7 +266,7 @@ def _fault_of(member: zipfile.ZipInfo) -> str | None:
     return None
 
 
-def _check_config(file: Path, content: bytes) -> None:
+def _check_config(file: Path | str, content: bytes | str) -> None:
     try:
         config = parse_json(content)
     except ValueError as error:
@@ -284,7 +303,7 @@ def _num_layers(node: dict[str, Any]) -> int:
     return len(layers) if isinstance(layers, list) else 0
 
 
-def _values(file: Path, config: Any) -> Iterator[tuple[str, Any]]:
+def _values(file: Path | str, config: Any) -> Iterator[tuple[str, Any]]:
     """Yield every value of a description and its key; elements of a list have the key of the list.
 
     It does not use recursion, so that deep nesting cannot overflow the stack.
@@ -358,7 +377,7 @@ def _plain_bytes(file: Path, weights: Any) -> int:
     return num_bytes
 
 
-def _foreign(file: Path, got: str) -> ArtifactError:
+def _foreign(file: Path | str, got: str) -> ArtifactError:
     """Return the error for a file that is not a native Keras file as v8 saves it."""
     return ArtifactError(
         where=str(file),

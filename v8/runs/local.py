@@ -28,6 +28,7 @@ from v8.base.process import deferred_interrupts
 from v8.data.feature_store import FeatureStore
 from v8.forecaster.forecaster import Forecaster
 from v8.forecaster.metadata import MODEL_FILE
+from v8.forecaster.model_file import require_stock_layers
 from v8.forecaster.shared_models import SharedModels
 from v8.model.training.formula import FormulaTrainer
 from v8.model.training.probe import measured_fleet_size
@@ -212,14 +213,21 @@ def new_trainer(
     make: TrainerFactory | None = None,
     check_interrupt: Callable[[], None] = lambda: None,
 ) -> AnyTrainer:
-    """Return the trainer of a recipe; one without a network is only fitted (`FormulaTrainer`)."""
+    """Return the trainer of a recipe; one without a network is only fitted (`FormulaTrainer`).
+
+    Raises:
+        ProfileError: If the family of a plug-in fails, or its network could not be loaded from a file.
+    """
     make = make or (FormulaTrainer if recipe.profile.family.is_formula else Trainer)
-    return make(
+    trainer = make(
         recipe.profile,
         precision=recipe.device_settings.precision,
         num_micro_batches=recipe.device_settings.num_micro_batches,
         check_interrupt=check_interrupt,
     )
+    if isinstance(trainer, Trainer):
+        require_stock_layers(trainer.network)
+    return trainer
 
 
 def suited_fleet_size(profile: Profile, num_series: int) -> int:
