@@ -15,11 +15,14 @@ from tiny_profiles import tiny_profile
 
 import v8
 from v8.base import registry
-from v8.base.errors import ProfileError
+from v8.base.errors import DataError, ProfileError
 from v8.base.process import command, for_children
+from v8.data.market.series import Series
+from v8.data.market.sources import candles_of, open_source
 from v8.model.baselines.baselines import BASELINES, Baseline
 from v8.profile.indicators import FEATURES, ancestry
 from v8.profile.profile import Profile
+from v8.runs.events import run_isolated
 
 pytestmark = pytest.mark.usefixtures("unloaded")
 SERIES = ("BTCUSDT-15m", "ETHUSDT-15m")
@@ -180,6 +183,58 @@ def test_a_broken_file_is_one_sentence_and_leaves_nothing(text: str, words: str,
     assert dict(BASELINES) == known and not registry.loaded_plugins and not for_children
     process = called("features", "--plugin", file)
     assert (process.returncode, process.stderr.count("\n"), "Traceback" in process.stderr) == (2, 1, False)
+
+
+FAILING_BASELINE = """
+from v8.model.baselines.baselines import BASELINES, Baseline
+
+
+def fit(train, scaling):
+    return 1 / 0
+
+
+BASELINES.register(Baseline("failing", "nothing", "a test", fit))
+"""
+
+
+@pytest.mark.tf
+def test_the_reason_why_a_series_fails_names_the_line_of_the_plug_in(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(FAILING_BASELINE)
+    v8.plugin(file)
+    _, outcome = run_isolated(Series.parse(SERIES[0]), lambda: BASELINES["failing"].fit(None, None))
+    assert "ZeroDivisionError in mine.py, line 6: division by zero" in str(outcome.reason)
+
+
+FRAME_SOURCE = """
+import pandas as pd
+from v8.data.market.sources import SOURCES, SourceKind
+
+
+class Frames:
+    name = "frames_of_mine"
+    is_publishable = False
+
+    def candles(self, series, num_bars, end_s=None):
+        return pd.DataFrame({"open": [1.0]})
+
+
+SOURCES.register(SourceKind("frames_of_mine", "frames", "a test", Frames))
+"""
+
+
+@pytest.mark.tf
+@pytest.mark.process
+def test_a_source_that_returns_no_candles_is_an_error_of_data(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(FRAME_SOURCE)
+    v8.plugin(file)
+    with pytest.raises(DataError) as refused:
+        candles_of(open_source("frames_of_mine"), Series.parse(SERIES[0]), 10)
+    assert refused.value.got == "a DataFrame"
+    process = called("data", "--plugin", file, "--source", "frames_of_mine", "--series", SERIES[0])
+    assert (process.returncode, "Traceback" in process.stderr) == (3, False)
+    assert "got a DataFrame" in " ".join(process.stdout.split())
 
 
 @pytest.mark.tf

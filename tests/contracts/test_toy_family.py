@@ -30,7 +30,8 @@ from v8.profile.families import FAMILIES
 from v8.profile.family import Family, Layers, NetworkSettings, NetworkShape, Units, dense_flop
 from v8.profile.profile import Profile, config_path, load_profile
 from v8.runs.events import RunObserver
-from v8.runs.local import InProcessEngine
+from v8.runs.local import InProcessEngine, new_trainer
+from v8.runs.plan import Recipe
 
 pytestmark = pytest.mark.tf
 
@@ -139,7 +140,7 @@ def test_an_error_in_its_layout_is_one_of_the_profile(monkeypatch: pytest.Monkey
         return network.slpe
 
     plugin = ModuleType("toy_plugin")
-    vars(plugin)["__digest__"] = "of its file"
+    vars(plugin).update(__digest__="of its file", __file__="toy_plugin.py")
     monkeypatch.setitem(sys.modules, "toy_plugin", plugin)
     monkeypatch.setitem(FAMILIES, "dense_largest", replace(FAMILIES["dense_largest"], outputs=failing))
     with pytest.raises(AttributeError):  # of v8's own it is an error of ours, with its traceback
@@ -148,6 +149,29 @@ def test_an_error_in_its_layout_is_one_of_the_profile(monkeypatch: pytest.Monkey
     with pytest.raises(ProfileError) as refused:
         build_network(toy(), seed=0)
     assert "slpe" in refused.value.got
+
+
+class OwnLayer(keras.layers.Layer):
+    """A layer of a plug-in, which no model file may contain."""
+
+    def call(self, x_BTF: Any) -> Any:
+        return x_BTF[:, -1]
+
+
+@pytest.mark.parametrize(
+    ("layer", "got"),
+    [(keras.layers.Lambda(lambda x_BTF: x_BTF[:, -1]), "Lambda"), (OwnLayer(), "OwnLayer")],
+)
+def test_a_layer_that_no_file_may_contain_is_refused_before_training(
+    monkeypatch: pytest.MonkeyPatch, layer: Any, got: str
+) -> None:
+    def with_layer(network: LargestNetwork, window_BTF: Any, layers: Layers) -> Any:
+        return layers.heads(layer(window_BTF), "bd,dhc->bhc")
+
+    monkeypatch.setitem(FAMILIES, "dense_largest", replace(FAMILIES["dense_largest"], outputs=with_layer))
+    with pytest.raises(ProfileError) as refused:
+        new_trainer(Recipe(toy(), is_publishable=False))
+    assert "key network" in refused.value.where and got in refused.value.got
 
 
 def test_its_parameters_and_operations_by_hand() -> None:

@@ -126,6 +126,12 @@ def test_one_without_a_formula_or_of_unknown_columns_is_refused(register: Any) -
         with_mine()
 
 
+def test_a_warm_up_below_zero_is_refused(register: Any) -> None:
+    register(moved, warmup_bars=-5)
+    with pytest.raises(ProfileError, match=r"key features: 'mine' .*warmup_bars.* -5"):
+        with_mine()
+
+
 def test_each_is_examined_once(register: Any) -> None:
     calls: list[int] = []
 

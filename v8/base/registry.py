@@ -321,6 +321,7 @@ PLUGINS_PLACE: Final = "V8_PLUGINS"
 """Environment variable that names files, separated as those of PATH are."""
 
 _MOST_PLUGIN_BYTES: Final = 1 << 20
+_DIGEST: Final = "__digest__"  # of its file; an attribute that only modules of plug-ins have
 _installed: Final = cache(lambda: entry_points(group="v8.plugins"))
 loaded_plugins: Final[dict[str, str]] = {}
 """Sha256 of each plug-in of this process by its name: the name of its file, or `module==version`."""
@@ -371,8 +372,17 @@ def other_plugins(expected: Mapping[str, str], *, where: str, fix: str) -> Profi
 def digest_of(function: Any) -> dict[str, str]:
     """Return the digest of the plug-in that defines a function, under the key `plugin`; else no key."""
     module = sys.modules.get(str(getattr(function, "__module__", None)))
-    digest = getattr(module, "__digest__", None)
+    digest = getattr(module, _DIGEST, None)
     return {"plugin": digest} if digest else {}
+
+
+def kind_and_line(error: BaseException) -> str:
+    """Return the class of an error, and in which line of a plug-in: "ValueError in tide.py, line 7"."""
+    plugins = [module for module in [*sys.modules.values()] if hasattr(module, _DIGEST)]
+    files = {module.__file__ for module in plugins}
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
+    place = f" in {shown(Path(frames[-1].filename).name)}, line {frames[-1].lineno}" if frames else ""
+    return type(error).__name__ + place
 
 
 def require_no_own_entries(location: str) -> None:
@@ -413,7 +423,7 @@ def _load_file(file: Path) -> None:
         ) from error
 
     def run() -> None:
-        vars(module).update(__file__=str(file), __digest__=digest_bytes(content))
+        vars(module).update({"__file__": str(file), _DIGEST: digest_bytes(content)})
         sys.modules[module.__name__] = module  # pickle looks for functions of the plug-in there
         exec(compile(content, str(file), "exec"), vars(module))  # noqa: S102 - the user named it
 

@@ -13,7 +13,7 @@ from v8.base.wording import Table, duration
 from v8.cli.shared import settle_process
 from v8.data.feature_store import FeatureStore
 from v8.data.market.series import Series, iso, load_universe
-from v8.data.market.sources import CandleSource, with_nearest
+from v8.data.market.sources import CandleSource, candles_of, with_nearest
 from v8.data.market.sources.live import LiveSource
 from v8.data.windows import fewest_bars
 from v8.profile.columns import USER, split_origin
@@ -38,7 +38,7 @@ def check_candles(source: CandleSource, chosen: Sequence[Series], bars: int) -> 
     usable = []
     for series in chosen:
         try:
-            candles = source.candles(series, bars)
+            candles = candles_of(source, series, bars)
             print_lines(f"{series}: {candles.report.summary()}")
             usable.append(candles)
         except UnknownSeriesError as error:

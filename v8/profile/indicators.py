@@ -21,7 +21,7 @@ import numpy as np
 
 from v8.base.arrays import FloatArray, read_only
 from v8.base.errors import DataError, listed, message_of
-from v8.base.registry import Registry, digest_of, nearest
+from v8.base.registry import Registry, digest_of, kind_and_line, nearest
 from v8.base.storage import digest_json, packaged_yaml
 from v8.profile import columns as c
 from v8.profile import formulas, ta_features
@@ -281,6 +281,8 @@ def _examine(feature: Feature) -> str | None:
     ]
     if unknown:
         return f"{name!r} is computed from {listed(unknown)}, of which there is no column"
+    if not isinstance(feature.formula.warmup_bars, int) or feature.formula.warmup_bars < 0:
+        return f"{name!r} needs a whole number from 0 as warmup_bars, and has {feature.formula.warmup_bars!r}"
     try:
         return _fault_of_values(name)
     except DataError as error:
@@ -288,7 +290,7 @@ def _examine(feature: Feature) -> str | None:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - code of a plug-in may raise anything
-        return f"{name!r} fails with {type(error).__name__}: {message_of(error)}"
+        return f"{name!r} fails with {kind_and_line(error)}: {message_of(error)}"
 
 
 def _fault_of_values(name: str) -> str | None:

@@ -28,7 +28,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from v8.base.errors import DataError, SeriesError, V8Error, message_of, shown, with_parameters
-from v8.base.registry import Named, Registry, added_entries, make_entries, require_package
+from v8.base.registry import (
+    Named,
+    Registry,
+    added_entries,
+    kind_and_line,
+    make_entries,
+    require_package,
+)
 from v8.data.market.series import Series
 
 if TYPE_CHECKING:
@@ -192,7 +199,8 @@ def _reason(series: Series, error: BaseException) -> str:
     from v8.forecaster.metadata import ERROR_FILE  # noqa: PLC0415 - it needs pandas, and displays do not
 
     message = shown(message_of(error), _MOST_LETTERS) or "no message"
-    return f"{series}: unexpected {type(error).__name__}: {message}. {ERROR_FILE} in its folder shows where."
+    kind = kind_and_line(error)
+    return f"{series}: unexpected {kind}: {message}. {ERROR_FILE} in its folder shows where."
 
 
 def _save_nothing() -> None:

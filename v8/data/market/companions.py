@@ -34,7 +34,7 @@ from v8.data.market.candles import MAX_VALUE, Candles, Columns, Mask, Times, row
 from v8.data.market.checks import check_candles
 from v8.data.market.frames import read_open_times
 from v8.data.market.series import US_PER_S, Series, iso
-from v8.data.market.sources import CandleSource, present_source, tables_of
+from v8.data.market.sources import CandleSource, candles_of, present_source, tables_of
 from v8.data.market.sources.tables import SEPARATORS, decoded, read_rows, require_even
 from v8.profile.columns import USER, VOLUME, split_origin, with_origin
 from v8.profile.profile import TABLES_PLACE, Profile, tables_folder
@@ -257,19 +257,19 @@ class Companions:
         self, source: CandleSource, series: Series, num_bars: int, end_s: int | None = None
     ) -> Candles:
         """Return candles of a source with their covariates; arguments as of `CandleSource.candles`."""
-        own = source.candles(series, num_bars, end_s)
+        own = candles_of(source, series, num_bars, end_s)
         joined = self.joined(own, source)
         last_s = int(joined.open_time_s[-1])
         if last_s == int(own.open_time_s[-1]):
             return joined
         # The newest candles lack a covariate: use as many candles that end at the newest complete one.
-        complete = self.joined(source.candles(series, num_bars, last_s), source)
+        complete = self.joined(candles_of(source, series, num_bars, last_s), source)
         # The report describes the request of the caller, not the second one.
         return complete.with_report(num_newer=own.report.num_newer, lacking=joined.report.lacking)
 
     def newest(self, source: CandleSource, series: Series, num_bars: int) -> Candles:
         """Return the newest candles of a source; a DataError if the very newest lacks a covariate."""
-        return self.joined(source.candles(series, num_bars), source, needs_newest=True)
+        return self.joined(candles_of(source, series, num_bars), source, needs_newest=True)
 
     def joined(
         self, own: Candles, source: CandleSource | None = None, *, needs_newest: bool = False
@@ -384,7 +384,7 @@ class Companions:
         last_s = int(own.open_time_s[-1])
         num_bars = (last_s - first_s) // series.bar_s + 1
         key = (series, num_bars, last_s)
-        other = self._cache.get(key) or source.candles(series, num_bars, last_s)
+        other = self._cache.get(key) or candles_of(source, series, num_bars, last_s)
         if other.open_time_s[-1] == last_s:  # else its newest candle may still arrive
             self._cache[key] = other
         return other

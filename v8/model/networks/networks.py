@@ -35,7 +35,7 @@ from keras import ops
 
 from v8.base.errors import ProfileError, V8Error, message_of
 from v8.base.hardware import STEPS_VARIABLE, backend, backend_name, has_gpu
-from v8.base.registry import digest_of
+from v8.base.registry import digest_of, kind_and_line
 from v8.model.networks.products import FLOAT32, MixedMatmul, Products
 from v8.model.networks.recurrence import (
     GRU,
@@ -165,7 +165,7 @@ def _outputs(profile: Profile, window: Any, layers: Layers) -> Any:
         raise ProfileError(
             where=f"profile {profile.name}, key network",
             rule=f"names a family whose plug-in lays out the network ({profile.family.name})",
-            got=f"{type(error).__name__}: {message_of(error)}",
+            got=f"{kind_and_line(error)}: {message_of(error)}",
             fix="Correct the plug-in",
         ) from error
 

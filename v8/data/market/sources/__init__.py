@@ -51,6 +51,26 @@ class CandleSource(Protocol):
         """
 
 
+def candles_of(source: CandleSource, series: Series, num_bars: int, end_s: int | None = None) -> "Candles":
+    """Return candles of any source, also of a plug-in; arguments as of `CandleSource.candles`.
+
+    Raises:
+        DataError: If it returns anything else than the checked candles of that series.
+    """
+    from v8.data.market.candles import Candles  # noqa: PLC0415 - sources are listed without pandas
+
+    candles: object = source.candles(series, num_bars, end_s)
+    if isinstance(candles, Candles) and candles.series == series:
+        return candles
+    of_another = f", of {candles.series}" if isinstance(candles, Candles) else ""
+    raise DataError(
+        where=f"{series} from the source {source.name}",
+        rule="its function candles returns the checked candles of the series, as check_candles makes them",
+        got=f"a {type(candles).__name__}{of_another}",
+        fix="Return check_candles(frame, series, source=name).newest(num_bars, end_s)",
+    )
+
+
 @runtime_checkable
 class SeriesLister(Protocol):
     """A source that can list its series; for the others the default universe is used."""
@@ -335,7 +355,7 @@ class CutOffSource:
         last_s = self._newest_s.get(str(series)) or self._newest_of_timeframe_s(series.timeframe)
         if end_s is not None:
             last_s = min(end_s, last_s)
-        candles = self.source.candles(series, num_bars, last_s)
+        candles = candles_of(self.source, series, num_bars, last_s)
         # In a back-test later candles always exist, so the report does not count them.
         return candles.with_report(num_newer=0)
 
