@@ -139,6 +139,7 @@ def test_what_is_no_forecast_is_refused(trained_run: Any, profile: Profile, data
         assert "ds 2" in refused(frame.assign(ds=frame["ds"] + pd.Timedelta(late)))
     assert "several for" in refused(pd.concat([frame, frame]))
     assert "such as 'x'" in refused(frame.assign(mine="x"))
+    assert "got a median of 1 " in refused(frame)
     assert "takes (None, 5, 3)" in refused(SimpleNamespace(predict=print, input_shape=(None, 5, 3)))
     assert "Did you mean frontier" in refused("fronteer")
     of_volatility = frame.assign(column="volatility").rename(columns={"mine": "theirs"})
@@ -232,7 +233,10 @@ def test_a_saved_board_is_computed_again_and_added_to_without_candles(
     assert (of_both.nunique() == 1).all() and (of_both.size() == 2).all()
     fewer = again.add("theirs", theirs.iloc[:-1])
     assert fewer.table["num_windows"].min() == board.table["num_windows"].min() - 1
-    for name, frame in (("run", theirs), ("new", theirs.drop(columns="column")), ("new", theirs.iloc[:0])):
+    # Closes as log returns: of another size than prices.
+    returns = theirs.assign(run=np.log(theirs["run"] / theirs["run"].median()))
+    lacking = theirs.drop(columns="column")
+    for name, frame in (("run", theirs), ("new", lacking), ("new", theirs.iloc[:0]), ("new", returns)):
         with pytest.raises(ArgumentError):
             again.add(name, frame)
     # A card with the head that the Hub reads, and a page; nothing else is replaced.

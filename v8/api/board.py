@@ -204,6 +204,8 @@ class Board(PublicNames):
     def add(self, name: str, frame: pd.DataFrame, about: Mapping[str, Any] | None = None) -> "Board":
         """Return the board with the forecasts of one more method, without candles.
 
+        All methods are then compared on the windows and steps that this one has, too (`num_windows`).
+
         Args:
             name: The name of the method.
             frame: Its forecasts, as for `v8.evaluate`; of its columns, one is neither `unique_id`, `ds`,
@@ -213,13 +215,19 @@ class Board(PublicNames):
         Raises:
             ArgumentError: If the name is taken, or the frame has another layout, or shares no window.
         """
-        columns = [str(column) for column in frame if column not in KEYS]
-        needed = ["unique_id", "ds", "cutoff", *(["column"] if len(self._by_series[0].actual) > 1 else [])]
-        if name in self._described or len(columns) != 1 or not {*needed} <= {*frame}:
+        if name in self._described:
             raise ArgumentError(
                 where=f"Board.add {name}",
-                rule=f"has the columns {', '.join(needed)} and one other, and the board no method of "
-                "its name",
+                rule="adds a method under a name of its own",
+                got=f"a name of the board: {listed([*self._described])}",
+                fix="Choose another name",
+            )
+        columns = [str(column) for column in frame if column not in KEYS]
+        needed = ["unique_id", "ds", "cutoff", *(["column"] if len(self._by_series[0].actual) > 1 else [])]
+        if len(columns) != 1 or not {*needed} <= {*frame}:
+            raise ArgumentError(
+                where=f"Board.add {name}",
+                rule=f"has the columns {', '.join(needed)} and one other, with the forecasts",
                 got=f"the columns {listed([str(column) for column in frame])}",
                 fix="Lay it out like Board.forecasts",
             )

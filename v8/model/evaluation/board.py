@@ -46,6 +46,10 @@ KEYS: Final = ("unique_id", "ds", "cutoff", "step", "column", "y", "scale")
 """Columns of a frame of forecasts that are no methods. `unique_id`, `ds`, `cutoff` and `y` are Nixtla's."""
 
 
+MOST_OFF: Final = 10
+"""Largest factor, unitless, between the medians of forecasts and of actual values in the same unit."""
+
+
 @dataclass(frozen=True)
 class Target:
     """What methods are compared on: a task with all its columns, or one column."""
@@ -149,7 +153,8 @@ def in_windows(
         Forecasts by method and column, shape (N, H); without columns that have no row.
 
     Raises:
-        ArgumentError: If a row is not of a whole number of bars after its cutoff.
+        ArgumentError: If a row is not of a whole number of bars after its cutoff, or is repeated, or if the
+            forecasts are no numbers, or not in the unit of the actual values.
     """
     num_steps = windows.num_steps
     num_windows = len(windows.cutoff_s)
@@ -195,8 +200,26 @@ def in_windows(
         for source, name in methods.items():
             grid_NH = np.full((num_windows, num_steps), np.nan)
             grid_NH[numbers[is_wanted], steps[is_wanted] - 1] = rows[source].to_numpy(np.float64)[is_wanted]
+            _require_unit(name, column, grid_NH, windows)
             found[name][column] = grid_NH
     return found
+
+
+def _require_unit(name: str, column: str, forecast_NH: FloatArray, windows: SeriesForecasts) -> None:
+    """Refuse forecasts of another size than the actual values: returns, for example, instead of prices."""
+    actual_NH = windows.actual[column]
+    is_forecast = np.isfinite(forecast_NH)
+    if not is_forecast.any() or (actual_NH <= 0).any():
+        return
+    typical, actual = (float(np.median(values_NH[is_forecast])) for values_NH in (forecast_NH, actual_NH))
+    if actual / MOST_OFF <= typical <= actual * MOST_OFF:
+        return
+    raise ArgumentError(
+        where=f"forecasts of {windows.series}, {name}, {column}",
+        rule=f"are in the unit of the actual values: their medians differ by a factor of at most {MOST_OFF}",
+        got=f"a median of {typical:.4g} for actual values of {actual:.4g}",
+        fix="Write prices of the quote currency, no returns and no scaled values; other columns are shares",
+    )
 
 
 def seconds_of(times: pd.Series) -> NDArray[np.int64]:
