@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import typer.main
 import yaml
@@ -22,16 +21,10 @@ from documentation import notebooks, pages, reference
 from editions import differences, strange_words
 from forked import called
 from outputs import write_outputs
-from tiny_profiles import demo_data, tiny_profile
 
 import v8
-from v8.base.registry import load_plugins
 from v8.base.version import VERSION
 from v8.cli.app import app
-from v8.data.features import compute_table
-from v8.data.market.series import Series
-from v8.data.market.sources.demo import DemoSource
-from v8.model.baselines.baselines import BASELINES
 from v8.profile import ta_features
 from v8.profile.families import FAMILIES
 from v8.profile.indicators import FEATURES
@@ -187,21 +180,6 @@ def test_programs_of_a_page_call_functions_that_there_are_with_arguments_that_th
                 inspect.signature(function).bind(*call.args, **dict.fromkeys(filter(None, names)))
 
 
-@pytest.mark.usefixtures("unloaded")
-@pytest.mark.parametrize("language", pages.LANGUAGES)
-def test_the_feature_of_the_page_on_extensions_is_one(language: str, tmp_path: Path) -> None:
-    page = REPOSITORY / "docs" / language / "how-to/extend.md"
-    (block,) = (block for block in python_blocks(page) if "body_share" in block)
-    file = tmp_path / "body_share.py"
-    file.write_text(block)
-    load_plugins([file])
-    candles = DemoSource().candles(Series("BTCUSDT", "15m"), 100)
-    shares = np.concatenate(compute_table(candles, ["close", "body_share"]).chunks["body_share"])
-    body = candles.column("close") - candles.column("open")
-    expected = body / (candles.column("high") - candles.column("low"))
-    np.testing.assert_allclose(shares, expected, atol=1e-6)
-
-
 @pytest.mark.parametrize("language", pages.LANGUAGES)
 def test_the_home_page_begins_with_commands(language: str) -> None:
     text = (REPOSITORY / "docs" / language / "index.md").read_text("utf-8").partition("# v8\n")[2]
@@ -264,19 +242,6 @@ def test_the_site_names_its_version_and_a_repository_that_has_an_address(
             assert project["site_name"].startswith(f"v8 {VERSION} ")
             assert project.get("repo_url") == expected
             assert project.get("repo_name") == ("you/v8" if expected else None)
-
-
-def test_the_baseline_of_the_page_on_things_of_ones_own_works() -> None:
-    blocks = dict(BLOCK.findall((ENGLISH / "how-to/extend.md").read_text("utf-8")))
-    try:
-        exec(compile(blocks["python"], "halfway.py", "exec"), {})
-        span = demo_data(tiny_profile("dense_newest")).spans["test"]
-        forecast = BASELINES["halfway"].fit(span, None)(span)["ohlc"]
-        halfway = (span.last_close + span.history_close.mean(axis=1)) / 2
-        assert forecast.shape == span.actual["ohlc"].shape
-        assert (forecast[:, -1, -1] == halfway).all()
-    finally:
-        BASELINES.pop("halfway", None)
 
 
 def tutorial(kind: str) -> list[str]:

@@ -81,7 +81,8 @@ def network(kind):
         return keras.Model(x, ops.concatenate([y, *states], axis=-1))
     if kind == "operations":
         newest = ops.squeeze(ops.take(x, [STEPS - 1], axis=-2), axis=-2)
-        y = ops.where(ops.softmax(x, axis=-1) > 0.2, x, ops.expand_dims(newest, axis=-2))
+        mean = ops.expand_dims(ops.mean(x, axis=-2), axis=-2)  # Keras lists this axis
+        y = ops.where(ops.softmax(x, axis=-1) > 0.2, x, mean + ops.expand_dims(newest, axis=-2))
         return keras.Model(x, ops.concatenate([y, 0.5 * x], axis=-2) + np.ones((2 * STEPS, 1), np.float32))
     if kind == "residual":
         return keras.Model(x, L.LayerNormalization()(L.Add()([x, L.Dense(6)(x)])))
@@ -282,6 +283,7 @@ def test_masks_are_uniform_and_uncorrelated():
         (L.LSTM(4, recurrent_dropout=0.1, name="odd"), r"odd: .* recurrent_dropout = 0; got 0\.1"),
         (L.LayerNormalization(axis=1, name="odd"), r"odd: .* LayerNormalization .*; got \[1\]"),
         (lambda x: ops.take(x, [0], axis=1), r"operation without axes, .*; got Take with axis = 1"),
+        (lambda x: ops.mean(x, axis=(1, -1)), r"operation without axes, .*; got Mean with axis = "),
     ],
 )
 def test_what_has_no_twin_is_refused_by_name(make, words):

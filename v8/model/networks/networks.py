@@ -320,7 +320,8 @@ def _operation(operation: Any, products: Products) -> Any:
     """
     kind = type(operation).__name__
     axis = getattr(operation, "axis", None)
-    is_from_last = kind in AXIS_OPERATIONS and isinstance(axis, int) and axis < 0
+    axes = axis if isinstance(axis, list | tuple) else [axis]  # Keras lists those of some operations
+    is_from_last = kind in AXIS_OPERATIONS and all(isinstance(one, int) and one < 0 for one in axes)
     if kind == "Matmul" and products.kinds:
         return MixedMatmul(products, operation.name)
     if is_from_last or kind in SHAPELESS_OPERATIONS:
