@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -54,6 +55,8 @@ def test_each_headline_number_has_its_median_and_both_ends(tmp_path: Path) -> No
     assert table.rows[1][2:] == ["× best baseline", "0.9900", "0.9700", "1.0000"]
     assert "3 seeds" in str(table.title)
     assert seed_sentence(spreads[0], 3).endswith(": 0.9100, over 3 seeds 0.9000 to 0.9500")
+    same = replace(spreads[0], by_seed={42: 0.9, 1_042: 0.9})
+    assert "0.9000 with each of 2 seeds" in seed_sentence(same, 2)
     written = json.loads(write_seeds(tmp_path, spreads).read_text())["figures"][0]
     assert read_seeds(tmp_path)[0] == written
     assert written["by_seed"] == {"42": 0.9, "1042": 0.91, "2042": 0.95}

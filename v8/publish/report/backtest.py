@@ -181,6 +181,8 @@ def seed_sentence(spread: SeedSpread, num_seeds: int) -> str:
     """Say how far a headline number of a back-test spreads over seeds."""
     low, middle, high = (f"{value:.4f}" for value in (spread.low, spread.middle, spread.high))
     place = f"{term(spread.task)}, {term(spread.pool)}, {spread.timeframe}, {_FIGURES[spread.figure]}"
+    if spread.low == spread.high:  # to the last bit: no drawn weight has a part in it
+        return f"{place}: {middle} with each of {plural(num_seeds, 'seed')}: formulas alone forecast it"
     return f"{place}: {middle}, over {plural(num_seeds, 'seed')} {low} to {high}"
 
 
