@@ -72,6 +72,10 @@ def test_a_series_whose_last_candle_is_812_days_old_is_said_to_be_old() -> None:
     (sentence,) = age_findings([old], end_of(old) + 812 * DAY_S)
     assert "MATICUSDT-1m" in sentence
     assert "812 days" in sentence
+    midnight = walk("MATICUSDT", end_s=START_S + 90 * DAY_S)  # its newest candle opens at 23:59
+    assert end_of(midnight) == START_S + 90 * DAY_S
+    (sentence,) = age_findings([midnight], START_S + 1_000 * DAY_S)
+    assert "of 2024-03-30" in sentence
     assert list(candle_findings(FRONTIER, [old], end_of(old) + 812 * DAY_S, has_own_end=True)) == []
 
 

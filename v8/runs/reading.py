@@ -238,7 +238,8 @@ class _End:
 
     @property
     def day(self) -> str:
-        return iso(self.closed_s)[: len("2024-09-05")]
+        """On which it opened, as tables of candles name it."""
+        return iso(self.closed_s - self.series.bar_s)[: len("2024-09-05")]
 
     def is_before(self, moment_s: float, least_s: float) -> bool:
         """Whether it lies so long before a moment; bars of weeks may be unclosed for longer."""
