@@ -65,9 +65,8 @@ def test_an_export_is_a_long_table_of_what_the_command_writes(trained_run: Any) 
 
 @pytest.mark.tf
 def test_a_leaderboard_has_a_row_for_each_run_series_and_task(trained_run: Any) -> None:
-    table = v8.leaderboard([trained_run.path, str(trained_run.path)])
-    assert table[["run", "series", "task"]].drop_duplicates().shape == (3, 3)
-    assert table["task"].tolist() == ["ohlc", "ohlc", "bands", "bands", "volatility", "volatility"]
+    table = v8.leaderboard([trained_run.path, str(trained_run.path), trained_run.path.parent])  # one run
+    assert table["task"].tolist() == ["ohlc", "bands", "volatility"]
     verdicts = v8.Run(trained_run.path)["BTCUSDT-15m"].about.verdicts
     for task, rows in table.groupby("task"):
         assert set(rows["relative_mae"]) == {verdicts[str(task)].naive.relative_mae}

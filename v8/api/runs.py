@@ -39,6 +39,7 @@ from v8.model.evaluation.leaderboard import HISTORY_COLUMNS, LEADERBOARD_FILE, r
 from v8.profile.profile import Profile, key_places
 from v8.profile.tasks import TASKS
 from v8.publish.report.outputs import REPORT_FILE
+from v8.runs.backtest import PLAN_FILE
 from v8.runs.options import RunOptions
 from v8.runs.run_folder import RUN_FILE, read_run
 from v8.runs.serving import served_folder
@@ -302,7 +303,7 @@ def leaderboard(runs: str | Path | Sequence[str | Path]) -> pd.DataFrame:
     """Return the errors of every finished series of runs and back-tests in one frame, the lowest first.
 
     Args:
-        runs: Folders of runs or of back-tests, or one of them.
+        runs: Folders of runs or of back-tests, or one of them; of a folder that holds such folders, all.
 
     Returns:
         A row for each folder, fold, series and task, ordered by task, timeframe and relative MAE:
@@ -326,10 +327,11 @@ def leaderboard(runs: str | Path | Sequence[str | Path]) -> pd.DataFrame:
     >>> v8.leaderboard(["runs/tiny"])[["series", "task", "best_baseline"]].shape
     (3, 3)
     """
-    folders = [runs] if isinstance(runs, str | Path) else list(runs)
+    named = [runs] if isinstance(runs, str | Path) else list(runs)
+    folders = list(dict.fromkeys(folder for place in named for folder in _result_folders(Path(place))))
     rows: list[dict[str, Any]] = []
     for folder in folders:
-        for fold, run, _ in folds_of(Path(folder)):
+        for fold, run, _ in folds_of(folder):
             if fold and not (run / RUN_FILE).exists():
                 continue
             record = read_run(run)
@@ -355,6 +357,17 @@ def leaderboard(runs: str | Path | Sequence[str | Path]) -> pd.DataFrame:
     )
     positions = keys.sort_values(["task", "bar_s", "relative_mae"], kind="stable").index
     return table.loc[positions].reset_index(drop=True)
+
+
+def _result_folders(place: Path) -> list[Path]:
+    """Return a run or a back-test, or those that a folder holds, by name; itself where it holds none."""
+
+    def has_results(folder: Path) -> bool:
+        return (folder / RUN_FILE).exists() or (folder / PLAN_FILE).exists()
+
+    if has_results(place) or not place.is_dir():
+        return [place]
+    return sorted(filter(has_results, place.iterdir())) or [place]
 
 
 def _rows(keys: dict[str, Any], metadata: Metadata) -> Iterator[dict[str, Any]]:
