@@ -261,16 +261,29 @@ def pack(values: NDArray[np.float32]) -> bytes:
 
 def unpack(content: bytes, shape: tuple[int, ...]) -> NDArray[np.float32]:
     """Read what `pack` wrote. Raises `ValueError` if the bytes are not those of so many finite numbers."""
-    size = 4 * int(np.prod(shape))
-    try:
-        # The limit protects against a few bytes that would unpack to gigabytes.
-        by_significance = zlib.decompressobj().decompress(content, size + 1)
-    except zlib.error as error:
-        raise ValueError(f"no packed numbers ({error})") from error
-    if len(by_significance) != size:
-        raise ValueError(f"not {size // 4:,} numbers")
+    num_values = int(np.prod(shape))
+    by_significance, is_whole = _decompressed(content, num_values)
+    if len(by_significance) != 4 * num_values or not is_whole:
+        raise ValueError(f"not {num_values:,} numbers")
     plain = np.frombuffer(by_significance, np.uint8).reshape(4, -1).T.tobytes()
     return _finite(np.frombuffer(plain, "<f4").astype(np.float32).reshape(shape))
+
+
+def require_packed(content: bytes) -> None:
+    """Raise a `ValueError` if bytes are not those that `pack` wrote, which hold a checksum of zlib."""
+    _, is_whole = _decompressed(content, MAX_VALUES)
+    if not is_whole:
+        raise ValueError(f"more than {MAX_VALUES:,} numbers, or not all of them")
+
+
+def _decompressed(content: bytes, most_values: int) -> tuple[bytes, bool]:
+    """Decompress what `pack` wrote, and say whether that was all of it, with the right checksum."""
+    stream = zlib.decompressobj()
+    try:
+        # The limit protects against a few bytes that would unpack to gigabytes.
+        return stream.decompress(content, 4 * most_values + 1), stream.eof
+    except zlib.error as error:
+        raise ValueError(f"no packed numbers ({error})") from error
 
 
 def unpack_plain(content: bytes, shape: tuple[int, ...]) -> NDArray[np.float64]:

@@ -16,7 +16,7 @@
 
 Rows are checked when they are read, like a file of unknown origin: numbers are finite and have the expected
 shape, and each forecast and score has the checksum that was written with it. `Ledger.require_intact` compares
-the tables with their indexes, which hold places, issuers and times a second time.
+all checksums, and the tables with their indexes, which hold places, issuers and times a second time.
 """
 
 import json
@@ -40,6 +40,7 @@ from v8.annexes.live.entries import (
     pack,
     place_name,
     require_checksum,
+    require_packed,
     unpack,
     unpack_plain,
 )
@@ -175,7 +176,7 @@ class Ledger(Database):
             raise
 
     def require_intact(self) -> None:
-        """Compare all tables with their indexes; reads the whole file, 54 MB in 0.3 s.
+        """Compare all tables with their indexes, and all rows with their checksums; reads the whole file.
 
         Raises:
             ArtifactError: If they differ, or the file is damaged otherwise.
@@ -183,6 +184,23 @@ class Ledger(Database):
         ((found,),) = self._rows("PRAGMA integrity_check(1)")
         if found != "ok":
             raise _damaged(self.path, str(found))
+        for row, actual, checksum, *values in self._checked_rows():
+            with self._damage_reported(row):
+                require_checksum(checksum, *values)
+                if actual is not None:
+                    require_packed(actual)
+
+    def _checked_rows(self) -> Iterator[Sequence[Any]]:
+        """Yield all forecasts and scores, one at a time: a name, actual values, checksum, what it is of."""
+        forecast_names = ", ".join(_CHECKED_OF_FORECAST)
+        score_names = ", ".join(_CHECKED_OF_SCORE)
+        with sqlite_errors_translated(self.path):
+            yield from self._connection.execute(
+                f"SELECT 'forecast ' || id, NULL, checksum, {forecast_names} FROM forecasts"  # noqa: S608
+            )
+            yield from self._connection.execute(
+                f"SELECT 'score of ' || forecast, actual, checksum, {score_names} FROM scores"  # noqa: S608
+            )
 
     def checkpoint(self) -> None:
         """Copy the write-ahead log into the file, as far as no reader needs it; waits for nobody."""

@@ -241,6 +241,29 @@ def test_a_bit_that_is_another_is_damage_or_changes_nothing(sound: bytes, tmp_pa
     assert refused >= 8
 
 
+@pytest.mark.parametrize("column", ["forecasts.forecasts", "scores.losses", "scores.actual"])
+def test_a_bit_of_any_row_is_found_before_anything_is_added_or_copied(
+    sound: bytes, tmp_path: Path, column: str
+) -> None:
+    path = tmp_path / "ledger.sqlite"
+    path.write_bytes(sound)
+    table, _, name = column.partition(".")
+    with sqlite3.connect(path) as reader:
+        rows = [row[0] for row in reader.execute(f"SELECT {name} FROM {table}")]
+    reader.close()
+    assert len(rows) == (9 if table == "forecasts" else 6)  # pending ones, too
+    for place in sorted({sound.index(row) for row in rows}):
+        content = bytearray(sound)
+        content[place + 5] ^= 1
+        path.write_bytes(content)
+        with Ledger.open(path) as ledger:
+            with pytest.raises(ArtifactError):
+                ledger.require_intact()
+            with pytest.raises(ArtifactError):
+                ledger.back_up(tmp_path / "copy.sqlite")
+    assert not (tmp_path / "copy.sqlite").exists()
+
+
 @pytest.mark.parametrize("version", [0, 1, 2, 4])
 def test_a_ledger_of_another_schema_is_refused_and_left_as_it_is(tmp_path: Path, version: int) -> None:
     path = tmp_path / "ledger.sqlite"
