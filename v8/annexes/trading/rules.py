@@ -43,7 +43,7 @@ from v8.model.evaluation.evaluation import MODEL
 from v8.model.evaluation.leaderboard import Verdict, with_corrected
 from v8.model.evaluation.metrics import FLAT_RETURN, Z_95
 from v8.model.evaluation.significance import BaselineComparison
-from v8.profile.formulas import DAY_S, RANGE_TO_VARIANCE
+from v8.profile.formulas import DAY_S
 
 NAIVE: Final = "naive"
 """The naive forecast of this package: the close stays, and bars ahead have the mean range of as many newest
@@ -68,6 +68,8 @@ EARNED = "earned"
 HELD: Final = "held, %"
 RIGHT: Final = "held and right, %"
 HIT_RATE: Final = "hit rate, %"
+SQUARED_RANGE_TO_VARIANCE: Final = 1 / (4 * math.log(2))
+"""Variance of a random walk over its mean squared range (Parkinson 1980, doi:10.1086/296071)."""
 _MIN_VARIANCE: Final = 1e-12
 _MIN_RANGE: Final = 1e-6  # a smaller log range is the rounding of single precision, not a move of the price
 _JUST_INSIDE: Final = 1.0 + 1e-9 * np.array([0.0, -1.0, 1.0, 0.0])
@@ -110,7 +112,7 @@ class MarketWindows:
         """
         ranges = log_ranges(self.actual_NHC)
         seen = ranges[ranges > _MIN_RANGE]
-        return RANGE_TO_VARIANCE * float(seen.min()) ** 2 if len(seen) else _MIN_VARIANCE
+        return SQUARED_RANGE_TO_VARIANCE * float(seen.min()) ** 2 if len(seen) else _MIN_VARIANCE
 
     @cached_property
     def realised_variance(self) -> FloatArray:
@@ -136,7 +138,7 @@ def log_ranges(bars_NHC: FloatArray) -> FloatArray:
 
 def mean_variance(ranges_NH: FloatArray, smallest_variance: float = _MIN_VARIANCE) -> FloatArray:
     """Return the mean variance of log returns of bars by their log ranges, shape (N,)."""
-    return np.maximum(RANGE_TO_VARIANCE * np.square(ranges_NH).mean(axis=1), smallest_variance)
+    return np.maximum(SQUARED_RANGE_TO_VARIANCE * np.square(ranges_NH).mean(axis=1), smallest_variance)
 
 
 def require_ranges(market: MarketWindows, location: str) -> None:
