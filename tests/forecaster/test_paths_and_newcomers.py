@@ -24,7 +24,7 @@ from v8.data.market.series import Series
 from v8.data.market.sources import open_source
 from v8.data.windows import prepare_series, table_columns
 from v8.forecaster.forecaster import Forecaster, checked_candles
-from v8.forecaster.metadata import read_metadata
+from v8.forecaster.metadata import EVALUATED_SECTIONS, read_metadata
 from v8.model.baselines.paths import drawn_paths
 from v8.model.baselines.ranges import fit_formulas
 from v8.publish.hub.places import open_place
@@ -207,6 +207,10 @@ def test_a_series_without_a_model_is_forecast_by_the_median_of_the_others(made: 
     content = json.loads(call(made, "--series", NEWCOMER, "--format", "json").stdout)
     assert content["series"] == NEWCOMER and content["model"]["trained_on"] == "other series"
     assert content["model"]["quality"] == {} and "quantiles" not in content["model"]
+    # Nothing that was found on the test span of another series is said of it.
+    evaluated = read_metadata(made.run / TEACHER_FORCED[0]).content.keys() & EVALUATED_SECTIONS
+    assert {"evaluation", "price_range"} <= evaluated
+    assert not open_place(made.run).forecaster_of(NEWCOMER).about.content.keys() & EVALUATED_SECTIONS
     candles = made.known[NEWCOMER]
     members = [Forecaster.load(made.run / name) for name in TEACHER_FORCED]
     said = []

@@ -464,10 +464,13 @@ def metadata_content(
     }
 
 
+EVALUATED_SECTIONS: Final = frozenset({"evaluation", "quantiles", "price_range", "importance"})
+"""Keys of what was found on the test span of the series that the model was trained on."""
+
 _KEYS: Final = frozenset(
     {field.name for field in fields(Metadata)} - {"content"}
     | {"format", "warmup_bars", "table_digest", "scaling", "calibration", "seed", "verdict"}
-    | {"evaluation", "quantiles", "price_range", "importance"}
+    | EVALUATED_SECTIONS
 )
 """Keys that `metadata.json` may have: those of `Metadata`, and those that are read from its content."""
 

@@ -39,7 +39,14 @@ from v8.base.records import read_json_object
 from v8.base.storage import digest_bytes, digest_file
 from v8.data.market.series import by_series, is_series_name, series_advice
 from v8.forecaster.forecaster import Forecaster
-from v8.forecaster.metadata import HISTORY_FILE, METADATA_FILE, MODEL_FILE, ONNX_FILE, read_metadata
+from v8.forecaster.metadata import (
+    EVALUATED_SECTIONS,
+    HISTORY_FILE,
+    METADATA_FILE,
+    MODEL_FILE,
+    ONNX_FILE,
+    read_metadata,
+)
 from v8.forecaster.series_artifact import README_FILE
 from v8.forecaster.shared_models import SharedModels
 from v8.forecaster.standalone import FEATURES_FILE
@@ -175,9 +182,8 @@ class PooledForecaster(Forecaster):
     def __init__(self, series: str, members: Sequence[Forecaster]) -> None:
         first = members[0].about
         self.members = [member for member in members if member.about.profile_digest == first.profile_digest]
-        content = dict(first.content)
-        for section in ("evaluation", "quantiles"):  # of the first member alone
-            content.pop(section, None)
+        # What was found on a test span is of the first member alone.
+        content = {key: value for key, value in first.content.items() if key not in EVALUATED_SECTIONS}
         features = []
         for same in zip(*(member.about.features for member in self.members), strict=True):
             lows, highs = zip(*(feature.value_range for feature in same), strict=True)
