@@ -43,7 +43,7 @@ from v8.annexes.live.promotion import (
     read_promotions,
 )
 from v8.annexes.live.record import live_losses
-from v8.base.errors import ArtifactError, listed
+from v8.base.errors import ArtifactError, ProfileError, listed
 from v8.base.process import quiet_start, set_exit_message
 from v8.base.registry import other_plugins
 from v8.base.storage import FolderLock, sweep
@@ -325,6 +325,14 @@ class Renewal:
         self.profile = recorded_profile(self.record.profile, where=f"{self.run / RUN_FILE}, key profile")
         if self.start == "champion":
             network_outputs(self.profile)  # raises for a formula, which has no weights to start from
+        if self.source.is_publishable != self.record.is_publishable:
+            market = "real" if self.record.is_publishable else "simulated"
+            raise ProfileError(
+                where=f"param:source {self.source.name}",
+                rule=f"old and new models of a run know the same market: {self.run} has {market} candles",
+                got="a simulated market" if self.record.is_publishable else "real candles",
+                fix="Leave param:source out",
+            )
         self._candles = RememberedCandles(self.source)
         self._companions = Companions.of(self.profile)
 

@@ -124,6 +124,20 @@ def test_a_formula_has_no_weights_to_begin_from(tmp_path: Path) -> None:
         Renewal(tmp_path / "run", open_source("demo"), StalenessRule(), "", start="champion")
 
 
+@pytest.mark.parametrize(("trained_on", "is_real"), [("files", True), ("demo", False)])
+def test_a_model_of_one_market_is_not_challenged_by_one_of_another(
+    tmp_path: Path, trained_on: str, is_real: bool
+) -> None:
+    """At 1ad3d8c1 a model of the demo market replaced a real one, and the run could forecast nothing more."""
+    record = RunRecord.begin(load_profile("frontier"), trained_on, is_real, "python -m v8 run")
+    with RunFolder(tmp_path / "run", record):
+        pass
+    source = open_source("demo") if is_real else open_source("files", data_dir=tmp_path)
+    with pytest.raises(ProfileError) as refused:
+        Renewal(tmp_path / "run", source, StalenessRule(), "")
+    assert refused.value.where == f"param:source {source.name}"
+
+
 def contest(evaluated: Evaluation, *, beside: dict[str, float], surely: bool = True) -> ChampionTest:
     """Let the champion err so many times as much as the challenger; surely, or as chance may have it."""
     ours = {task: evaluated.error(task, MODEL).overall for task in TASKS}
