@@ -57,6 +57,14 @@ class IssuedForecast:
         return int(self.candles.open_time_s[-1]) + self.candles.series.bar_s
 
     @property
+    def num_closed_bars(self) -> int:
+        """How many of its bars had closed when it was issued: the candles were late, or of the past."""
+        if not self.is_dated:
+            return 0
+        num_bars = (self.issued_at_s - self.closed_s) // self.candles.series.bar_s
+        return max(0, min(num_bars, len(self.forecast)))
+
+    @property
     def model_age_s(self) -> int | None:
         """Seconds from the newest candle of the training to the issue; None without a calendar."""
         return self.issued_at_s - self.forecaster.trained_until_s if self.is_dated else None
@@ -170,9 +178,10 @@ class IssuedForecast:
         if self.price_range is None:
             return ""
         span = duration(len(self.forecast) * self.candles.series.bar_s, omits_zero=True)
+        period = f"the {span} from {iso(self.closed_s)} on" if self.num_closed_bars else f"the next {span}"
         low = self.written_price(self.price_range.low)
         high = self.written_price(self.price_range.high)
-        sentence = f"9 of 10 times the price should stay between {low} and {high} over the next {span}."
+        sentence = f"9 of 10 times the price should stay between {low} and {high} over {period}."
         tested = self.forecaster.about.price_range
         on_test = "" if tested is None else f" {coverage_sentence(tested)}"
         return f"{self.candles.series}: {sentence}{on_test}"

@@ -120,10 +120,21 @@ def print_tables(issued: Sequence[IssuedForecast]) -> None:
     if len(issued) > MAX_DETAILED:
         _print_common_lines(issued)
     print_lines(
+        *_late_lines(issued),
         _range_note(issued),
         "vol: volatility, the deviation of twenty closes over their mean, at the last bar ahead, and now.",
         _best_baseline_note(issued),
     )
+
+
+def _late_lines(issued: Sequence[IssuedForecast]) -> list[str]:
+    """Return a line about the forecasts of which bars have closed already; none without any."""
+    late = []
+    for forecast in issued:
+        if forecast.num_closed_bars:
+            bars = f"{forecast.num_closed_bars} of {len(forecast.forecast)} bars"
+            late.append(f"{forecast.candles.series} ({bars}, from {iso(forecast.closed_s)} on)")
+    return [f"Newer candles were missing, so bars ahead have closed already: {listed(late)}."] if late else []
 
 
 def _range_note(issued: Sequence[IssuedForecast]) -> str:
@@ -135,7 +146,7 @@ def _range_note(issued: Sequence[IssuedForecast]) -> str:
         (len(forecast.forecast) * forecast.candles.series.bar_s, forecast.candles.series.timeframe)
         for forecast in issued
     )
-    stated = f"{name}: 9 of 10 times the price should stay within, next {periods}."
+    stated = f"{name}: 9 of 10 times the price should stay within, {periods} from the newest candle on."
     tested = pooled(forecast.forecaster.about.price_range for forecast in issued)
     return stated if tested is None else f"{stated} {coverage_sentence(tested)}"
 

@@ -30,10 +30,10 @@ from v8.annexes.live.reporting import RECORD_PRINTERS
 from v8.api.export import forecast_test_span
 from v8.api.issuing import IssuedForecast
 from v8.base.errors import ArtifactError
-from v8.base.wording import percent
-from v8.cli.forecasts import PRINTERS
+from v8.base.wording import moment, percent
+from v8.cli.forecasts import PRINTERS, print_tables
 from v8.data.market.candles import Candles
-from v8.data.market.series import Series
+from v8.data.market.series import Series, iso
 from v8.data.market.sources import open_source
 from v8.forecaster.forecaster import Forecaster
 from v8.forecaster.metadata import METADATA_FILE, read_metadata
@@ -158,6 +158,28 @@ def test_every_form_of_predict_prints_them(
         assert "{:.2f} % – {:.2f} %".format(*ends) in printed["table"]
     draw_forecast(issued.candles, issued.forecast, tmp_path / "one.png", notes=[])
     assert (tmp_path / "one.png").stat().st_size > 10_000
+
+
+def test_a_range_of_late_candles_begins_with_them_and_says_how_much_is_over(
+    made: SimpleNamespace, issued: IssuedForecast, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bar_s = issued.candles.series.bar_s
+    num_bars = len(issued.forecast)
+    with_range = replace(issued, price_range=PriceRange(1.0, 2.0), is_dated=True, issued_at_s=issued.closed_s)
+    late = replace(with_range, issued_at_s=issued.closed_s + 2 * bar_s + 60)
+    assert (with_range.num_closed_bars, late.num_closed_bars) == (0, 2)
+    assert replace(late, issued_at_s=issued.closed_s + 1_000 * bar_s).num_closed_bars == num_bars
+    assert replace(late, is_dated=False).num_closed_bars == 0  # the demo market ends in the past
+    closed = iso(issued.closed_s)
+    assert closed not in with_range.range_line() and closed in late.range_line()
+    print_tables([with_range])
+    assert f"of {num_bars} bars" not in capsys.readouterr().out
+    print_tables([late])
+    assert f"(2 of {num_bars} bars, from {closed} on)" in " ".join(capsys.readouterr().out.split())
+    snapshot = ModelSource(made.run).refresh()
+    view, late_view = (ForecastView(snapshot, each, PastMonth()).part for each in (with_range, late))
+    text = f"from {moment(closed)} UTC on; 2 of {num_bars} bars have closed already."
+    assert text in late_view and text not in view
 
 
 def test_report_card_and_page_show_intervals(made: SimpleNamespace, issued: IssuedForecast) -> None:

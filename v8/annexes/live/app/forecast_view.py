@@ -144,6 +144,8 @@ class ForecastView:
         yield mood_label(numbers.percentile, self._volatility_text())
         # Without its time the range reads as that of the last day.
         period = say("next {span}:", span=self._span)
+        if self.issued.num_closed_bars:
+            period = say("{span} from {closed} UTC on:", span=self._span, closed=self._closed)
         text = f"{self._format(LOW, ends[0])} – {self._format(HIGH, ends[1])}"
         yield element("span", period, " ", element("span", text), class_="ahead", title=self._range_text())
         width = percent(numbers.range_width, 2)
@@ -190,7 +192,7 @@ class ForecastView:
         """Show in figures what its tile shows: price, range ahead, how often it held, volatility."""
         numbers = self.numbers
         change = element("i", signed_percent(numbers.change), class_=direction_of(numbers.change))
-        closed = say("closed {closed} UTC", closed=moment(iso(self.issued.closed_s)))
+        closed = say("closed {closed} UTC", closed=self._closed)
         price = self._format(CLOSE, self.issued.candles.column(CLOSE)[-1])
         yield _now_card(say("Price"), price, closed, join([say("24 h"), " ", change]))
         low, high = self._range_ends()
@@ -198,7 +200,10 @@ class ForecastView:
         meaning = say("9 of 10 times the price should stay within.")
         if self.issued.price_range is None:
             meaning = say("Medians: how far beyond is not forecast.")
-        yield _now_card(say("Next {span}", span=self._span), ahead, meaning)
+        period = say("Next {span}", span=self._span)
+        if self.issued.num_closed_bars:
+            period = say("{span} from {closed} UTC on", span=self._span, closed=self._closed)
+        yield _now_card(period, ahead, meaning)
         tested = self._row.price_range
         if self.issued.price_range is not None and tested is not None:
             share = percent(tested.share) if tested.has_enough_windows else say("not known")
@@ -220,6 +225,11 @@ class ForecastView:
         """The time ahead."""
         return duration(len(self._forecast) * self._series.bar_s, omits_zero=True)
 
+    @property
+    def _closed(self) -> str:
+        """When the newest candle closed."""
+        return moment(iso(self.issued.closed_s))
+
     def _range_ends(self) -> tuple[float, float]:
         """Return between which prices the bars ahead stay, or their lowest and highest median."""
         prices = self.issued.price_range
@@ -238,10 +248,23 @@ class ForecastView:
                 low=self._format(LOW, self._forecast[LOW].min()),
                 high=self._format(HIGH, self._forecast[HIGH].max()),
             )
+        low = self._format(LOW, prices.low)
+        high = self._format(HIGH, prices.high)
+        if self.issued.num_closed_bars:
+            return say(
+                "9 of 10 times the price should stay between {low} and {high} over the {span} from {closed} "
+                "UTC on; {n} of {num_bars} bars have closed already.",
+                low=low,
+                high=high,
+                span=self._span,
+                closed=self._closed,
+                n=self.issued.num_closed_bars,
+                num_bars=len(self._forecast),
+            )
         return say(
             "9 of 10 times the price should stay between {low} and {high} over the next {span}.",
-            low=self._format(LOW, prices.low),
-            high=self._format(HIGH, prices.high),
+            low=low,
+            high=high,
             span=self._span,
         )
 

@@ -224,16 +224,22 @@ def _range_legends(snapshot: ModelSnapshot) -> dict[str, str]:
     )
     if any(metadata.profile.quantiles for metadata in snapshot.metadata.values()):
         stated = {
-            "shaded": say("shaded: 9 of 10 times the price should stay within, next {spans}.", spans=spans),
+            "shaded": say(
+                "shaded: 9 of 10 times the price should stay within, {spans} from the newest candle on.",
+                spans=spans,
+            ),
             "ahead": say(
-                "range ahead: 9 of 10 times the price should stay within, next {spans}.", spans=spans
+                "range ahead: 9 of 10 times the price should stay within, {spans} from the newest candle on.",
+                spans=spans,
             ),
         }
         tested = pooled(row.price_range for row in snapshot.rows)
         measured = coverage_sentence(tested) if tested else ""
         return {name: f"{text} {measured}" for name, text in stated.items()}
     return {
-        "shaded": say("shaded: from the lowest to the highest forecast of the next {spans}", spans=spans),
+        "shaded": say(
+            "shaded: from the lowest to the highest forecast, {spans} from the newest candle on", spans=spans
+        ),
         "ahead": say("range ahead: – for models that forecast no intervals"),
     }
 
