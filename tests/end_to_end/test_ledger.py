@@ -32,6 +32,7 @@ from v8.annexes.live.posting import ALL_FORECASTS, SECRET_VARIABLE, Receiver, se
 from v8.annexes.live.promotion import Promotions
 from v8.annexes.live.record import live_record
 from v8.annexes.live.watching import LedgerUpdater, ServingModels, UpdateResult
+from v8.base.errors import DataError
 from v8.base.http_client import RetryPolicy
 from v8.cli.app import app
 from v8.data.market.series import Series, iso
@@ -215,6 +216,78 @@ def test_what_cannot_be_forecast_is_posted_once_beside_what_is(
     data = receiver.taken[0][1]["data"]
     assert (data["place"], data["what"]) == ("./tiny", SHORT)
     assert "unbroken candles" in data["error"]
+
+
+def test_a_candle_that_has_not_come_is_named_and_nothing_forecast_is_an_error(
+    exchange: ExchangeApi, call: Callable[..., Any], trained: tuple[Any, Any], tmp_path: Path
+) -> None:
+    words = ("forecast", trained[0].run, "--ledger", tmp_path / "ledger.sqlite")
+    for name in (SHORT, LONG):
+        exchange.cut_hole(name, BEGIN_S - 2 * 24 * HOUR_S, BEGIN_S + 24 * HOUR_S)
+    alone = call(*words, "--series", SHORT)
+    assert alone.exit_code == DataError.exit_code
+    assert "0 forecasts issued, 0 scored, 1 series failed." in alone.stdout
+    assert alone.stderr.count("none yet of the one that closed at 2024-12-30T00:15:00Z") == 1
+    both = call(*words)
+    assert both.exit_code == DataError.exit_code
+    assert f"{SHORT}: " in both.stderr and f"{LONG}: " in both.stderr
+
+
+def test_a_candle_may_be_late_for_a_quarter_of_an_hour_then_it_is_named_once(
+    exchange: ExchangeApi, watch_place: Callable[..., Any], told: list[str]
+) -> None:
+    watch, ledger = watch_place()
+    exchange.cut_hole(LONG, BEGIN_S - HOUR_S, BEGIN_S + 24 * HOUR_S)
+    replay(watch, exchange, BEGIN_S + 890)
+    assert told == [] and closes(ledger, SHORT) == [0]
+    replay(watch, exchange, BEGIN_S + 3 * HOUR_S)
+    (line,) = told
+    assert line.startswith(f"{LONG}: ") and "closed at 2025-01-01T00:00:00Z" in line
+    assert closes(ledger, SHORT) == [*range(13)] and closes(ledger, LONG) == []
+
+
+def test_a_missing_candle_is_one_line_and_one_message_until_it_is_over(
+    exchange: ExchangeApi,
+    watch_place: Callable[..., Any],
+    told: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(SECRET_VARIABLE, SECRET)
+    exchange.cut_hole(SHORT, BEGIN_S - 5 * BAR_S, BEGIN_S - 5 * BAR_S)
+    watch, ledger = watch_place()
+    watch.wishes = ALL_FORECASTS
+    for _ in range(4):
+        watch.update()
+        exchange.now_s += BAR_S
+    assert len(told) == 1
+    ledger.close()
+    for _ in range(2):  # as cron does
+        again, ledger = watch_place()
+        again.wishes = ALL_FORECASTS
+        assert {*again.update().failures} == {SHORT}
+        ledger.close()
+    assert len(told) == 3
+    with WebhookReceiver() as receiver:
+        send_messages(ledger.path, "./tiny", Receiver(receiver.url))
+    assert receiver.kinds.count("forecast.refused") == 1
+    message = receiver.taken[receiver.kinds.index("forecast.refused")][1]
+    assert message["timestamp"] == "2025-01-01T00:00:05Z"  # by the exchange's clock
+
+
+def test_trouble_that_was_over_is_reported_again(
+    exchange: ExchangeApi, watch_place: Callable[..., Any], told: list[str]
+) -> None:
+    watch, _ = watch_place()
+    asked = []
+
+    def sleep(seconds: float) -> None:
+        asked.append(seconds)
+        exchange.is_blocked = len(asked) in (1, 2, 4)
+        if len(asked) == 5:
+            raise OverError
+
+    keep_going(watch, lambda woken: None, wake_s=1.0, sleep=sleep)
+    assert len(told) == 2 and told[0] == told[1]
 
 
 def test_another_generation_serves_from_the_next_close_on(

@@ -114,11 +114,10 @@ def fit_baselines(profile: Profile, candles: Candles, until_s: int) -> FittedBas
     """
     span = whole_span(candles, profile)
     if len(span) < FEWEST_FITTED_WINDOWS:
-        windows = f"{FEWEST_FITTED_WINDOWS} windows that ended by {iso(until_s)}"
         raise DataError(
             where=str(candles.series),
-            rule=f"baselines are fitted to at least {windows}",
-            got=str(len(span)),
+            rule=f"baselines are fitted to at least {FEWEST_FITTED_WINDOWS} windows",
+            got=f"{len(span)} that ended by {iso(until_s)}",
             fix="Wait until there are more candles of this series",
         )
     scaling = fit_scaling(span, (0, len(span.table)), table_columns(profile))

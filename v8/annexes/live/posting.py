@@ -414,6 +414,18 @@ class Outbox(Database):
             if self._exchange_note(f"{series} late", close_s) != close_s:
                 self.put("candles.late", at_s, {"series": series, "closed_at": iso(close_s)})
 
+    def put_refused(self, subject: str, error: V8Error, at_s: int) -> None:
+        """Put in a message that a subject cannot be forecast, once for each trouble until `end_refusals`."""
+        with self._transaction():
+            if self._exchange_note(f"{subject} refused {trouble_key(error)}", 1) is None:
+                self.put("forecast.refused", at_s, {"what": subject, "error": str(error)})
+
+    def end_refusals(self, subject: str) -> None:
+        """Note that a subject can be forecast again."""
+        with self._transaction():
+            delete = "DELETE FROM known WHERE substr(what, 1, length(:beginning)) = :beginning"
+            self._rows(delete, beginning=f"{self.place} {subject} refused ")
+
     def _compare(self, entry: Entry, limits: Sequence[Limit]) -> None:
         """Put in a message for each limit that a forecast has passed and the one before it had not."""
         series = entry.issuer.series
@@ -510,6 +522,11 @@ class Outbox(Database):
         if rows != [(value,)]:
             self._rows("INSERT OR REPLACE INTO known VALUES (:what, :value)", what=key, value=value)
         return rows[0][0] if rows else None
+
+
+def trouble_key(error: V8Error) -> str:
+    """Return what the errors of one trouble have in common: all but what was got, which changes meanwhile."""
+    return digest_json([type(error).__name__, error.where, error.rule, error.fix])
 
 
 def _compared_values(entry: Entry) -> dict[str, float | None]:

@@ -5,9 +5,10 @@ again, so a process that is killed and started again continues where it was. A c
 forecast later, for at most `CATCH_UP_S`; its forecast is late if the first of its bars has closed by then.
 The first forecast of a series is that of the newest close.
 
-The source's time, read again at every update, decides what has closed. An error is reported once for each
-text. Trouble with candles or the place is tried again at the next update; a close whose candles are available
-but cannot be forecast is left out. The other series continue.
+The source's time, read again at every update, decides what has closed, and dates messages. An error is
+reported once until it is over, also where what was got changes from close to close. Trouble with candles or
+the place is tried again at the next update; a close whose candles are available but cannot be forecast is
+left out. The other series continue.
 """
 
 import time
@@ -31,7 +32,14 @@ from v8.annexes.live.issuing import (
     scoring_bars,
 )
 from v8.annexes.live.ledger import Ledger
-from v8.annexes.live.posting import MessageReceiver, Outbox, Wishes, keep_sending, send_messages
+from v8.annexes.live.posting import (
+    MessageReceiver,
+    Outbox,
+    Wishes,
+    keep_sending,
+    send_messages,
+    trouble_key,
+)
 from v8.base.errors import ArtifactError, DataError, SeriesError, V8Error, listed
 from v8.base.http_client import in_thread
 from v8.base.process import command, quiet_start, set_exit_message, with_progress
@@ -152,14 +160,17 @@ class LedgerUpdater:
     delay_s: int = field(default=0, kw_only=True)  # after a close, from which on its candle is requested
     wishes: Wishes | None = field(default=None, kw_only=True)  # what goes into the outbox; None: nothing
     _states: dict[Series, _SeriesState] = field(default_factory=lambda: defaultdict(_SeriesState), init=False)
-    _last_errors: dict[str, str] = field(default_factory=dict, init=False)
-    """The last text reported about each subject."""
+    _open_errors: dict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict), init=False)
+    """Texts of the errors about each subject that are not over, by trouble."""
+    _is_repeated: bool = field(default=False, init=False)  # whether another update follows within seconds
+    _clock_ahead_s: float = field(default=0.0, init=False)  # the source's time less this machine's
 
     def run_forever(self, report: Callable[[UpdateResult], object]) -> NoReturn:
         """Update at each close until the process ends, at least every `MAX_PAUSE_S` seconds.
 
         `report` gets the result of the first update, and of each that issued or scored a forecast.
         """
+        self._is_repeated = True
         is_first = True
         while True:
             pause_s = MAX_PAUSE_S
@@ -188,6 +199,7 @@ class LedgerUpdater:
         self._fill_outbox()  # with what an interrupted process left; at first it only notes the position
         source = self.open_source()
         result = UpdateResult(present_of(source))
+        self._clock_ahead_s = result.now_s - time.time()
         all_series = [Series.parse(name) for name in self.models.series]
         due = [series for series in all_series if self._due_closes(series, result.now_s)]
         if due:
@@ -234,8 +246,9 @@ class LedgerUpdater:
                     companions = Companions.of(forecaster.about.trained_profile)
                     joined = companions.joined(candles, source)
                     self._issue(closes_s, forecaster, joined, source, result)
-                    if joined.open_time_s[-1] < candles.open_time_s[-1]:
-                        companions.joined(candles, source, needs_newest=True)  # it says what lacks
+                    if self._must_have_come(joined, newest_s, source):
+                        companions.joined(candles, source, needs_newest=True)  # raises what covariates lack
+                        self._report_missing(candles, source, result)
             self._score(series, candles, result)
         state.checked_s = newest_s
 
@@ -261,29 +274,54 @@ class LedgerUpdater:
         source: CandleSource,
         result: UpdateResult,
     ) -> None:
-        """Forecast closes, oldest first, up to the first whose candle is not available yet."""
+        """Forecast closes, oldest first, up to the first whose candle is not available yet.
+
+        Of several that cannot be forecast, the error of the newest is reported.
+        """
         series = forecaster.series
         name = str(series)
+        refused: V8Error | None = None
         for close_s in closes_s:
             if candles.open_time_s[-1] < close_s - series.bar_s:
-                now_s = present_of(source)
-                if now_s >= close_s + min(series.bar_s, LATE_CANDLE_S):
-                    self._tell_outbox(Outbox.put_late, name, close_s, now_s)
-                return
+                break
             baselines = self._baselines_or_candles(forecaster, close_s, source)
             try:
                 entry = self._make_entry(forecaster, candles, baselines, close_s)
             except V8Error as error:
                 self._states[series].left_out_s = close_s
-                result.failures[name] = error
-                self._report(name, error)
+                refused = error
                 continue
             entry = replace(entry, written_s=present_of(source))
             self._tell_outbox(Outbox.keep_range, entry)
             if self.ledger.add(entry):
                 result.num_issued += 1
                 result.num_late += entry.is_late
-                self._last_errors.pop(name, None)
+                self._end_errors(name)
+        if refused:
+            result.failures[name] = refused
+            self._report(name, refused)
+
+    def _must_have_come(self, candles: Candles, newest_s: int, source: CandleSource) -> bool:
+        """Return whether a candle up to the newest close is missing that is not waited for any more."""
+        missing_s = _missing_close_s(candles)
+        is_waited_for = self._is_repeated and not _is_late(missing_s, candles.series, present_of(source))
+        return missing_s <= newest_s and not is_waited_for
+
+    def _report_missing(self, candles: Candles, source: CandleSource, result: UpdateResult) -> None:
+        """Report the first candle that has not come, and send a message if it is late."""
+        name = str(candles.series)
+        missing_s = _missing_close_s(candles)
+        now_s = present_of(source)
+        if _is_late(missing_s, candles.series, now_s):
+            self._tell_outbox(Outbox.put_late, name, missing_s, now_s)
+        error = DataError(
+            where=name,
+            rule="a close is forecast when its candle has come",
+            got=f"none yet of the one that closed at {iso(missing_s)}",
+            fix="A later update forecasts it if its candle comes within two days",
+        )
+        result.failures[name] = error
+        self._notify_once(name, error)
 
     def _baselines_or_candles(
         self, forecaster: Forecaster, close_s: int, source: CandleSource
@@ -310,8 +348,8 @@ class LedgerUpdater:
         if last_open_s not in candles.open_time_s:
             raise DataError(
                 where=str(series),
-                rule=f"needs the candle that closed at {iso(close_s)}",
-                got="later candles without it",
+                rule="needs the candle of every close",
+                got=f"later candles without the one that closed at {iso(close_s)}",
                 fix="That close is left out",
             )
         if isinstance(baselines, Candles):
@@ -343,19 +381,43 @@ class LedgerUpdater:
             self._report(subject, error)
             if result:
                 result.failures[subject] = error
+        else:
+            if subject not in self.models.series:  # of which an error is over when it is forecast
+                self._end_errors(subject)
 
     def _report(self, subject: str, error: V8Error) -> None:
-        """Report an error, unless its text was the last one about this or another subject.
+        """Report an error once, and put a message about it into the outbox."""
+        if self._notify_once(subject, error):
+            at_s = int(time.time() + self._clock_ahead_s)
+            self._tell_outbox(Outbox.put_refused, subject, error, at_s)
+
+    def _notify_once(self, subject: str, error: V8Error) -> bool:
+        """Print an error and return True, unless it is known from an update before or from another subject.
 
         An error that all series share, such as a missing table, is reported once.
         """
         text = str(error)
-        if text not in self._last_errors.values():
+        trouble = trouble_key(error)
+        is_known = trouble in self._open_errors[subject]
+        is_known |= any(text in errors.values() for errors in self._open_errors.values())
+        if not is_known:
             self.notify(text if text.startswith(subject) else f"{subject}: {error}")
-            self._tell_outbox(
-                Outbox.put, "forecast.refused", int(time.time()), {"what": subject, "error": text}
-            )
-        self._last_errors[subject] = text
+        self._open_errors[subject][trouble] = text
+        return not is_known
+
+    def _end_errors(self, subject: str) -> None:
+        """Note that all errors about a subject are over, so that the next one is reported."""
+        self._open_errors.pop(subject, None)
+        self._tell_outbox(Outbox.end_refusals, subject)
+
+
+def _missing_close_s(candles: Candles) -> int:
+    """Return when the first bar after the newest candle closes, seconds since the epoch, UTC."""
+    return int(candles.open_time_s[-1]) + 2 * candles.series.bar_s
+
+
+def _is_late(close_s: int, series: Series, now_s: int) -> bool:
+    return now_s >= close_s + min(series.bar_s, LATE_CANDLE_S)
 
 
 def forecast_into_ledger(

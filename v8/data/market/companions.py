@@ -397,8 +397,8 @@ def _late_covariates(own: Candles, late: Sequence[_Aligned]) -> DataError:
     last = [f"{origin.name} up to the one of {iso(own.open_time_s[origin.has][-1])}" for origin in late]
     return DataError(
         where=str(own.series),
-        rule=f"a forecast needs {names} at its newest candle, too, which opened at {newest}",
-        got=listed(last),
+        rule=f"a forecast needs {names} at its newest candle, too",
+        got=f"{listed(last)}, while the newest candle opened at {newest}",
         fix="Try again when it has arrived, or give newer candles or a newer table (param:tables FOLDER)",
     )
 
