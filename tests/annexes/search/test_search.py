@@ -27,7 +27,7 @@ from v8.model.evaluation import significance
 from v8.model.evaluation.evaluation import MODEL
 from v8.model.evaluation.fold_losses import Cell
 from v8.profile.profile import Profile, config_path, load_profile
-from v8.runs.backtest import Backtest
+from v8.runs.backtest import Backtest, begin_or_continue
 from v8.runs.events import RunObserver, SeriesOutcome
 from v8.runs.local import InProcessEngine
 from v8.runs.plan import Engine, Job
@@ -106,6 +106,18 @@ def test_what_is_searched_on_ends_before_what_evaluates_the_winner_begins(undist
     assert not (undisturbed.path / "start" / "fold-3").exists()  # it lies idle between them
     assert evaluated[2].split.test.first_open > evaluated[1].split.test.last_open
     assert not any((undisturbed.path / name / "fold-4").exists() for name in losers(undisturbed))
+
+
+@pytest.mark.tf
+def test_another_number_of_folds_is_refused_by_the_numbers_that_were_typed(tmp_path: Path) -> None:
+    begun = search_in(tmp_path, Trains())
+    begin_or_continue(tmp_path / "start", begun.start, begun.source, RunObserver())
+    begun.start = replace(begun.start, num_folds=NUM_FOLDS + 1)
+    with pytest.raises(ArtifactError) as refused:
+        begun.run(NUM_TRIALS, lambda: True)
+    assert refused.value.where == str(tmp_path)
+    assert refused.value.got == f"{NUM_FOLDS}: param:folds {NUM_FOLDS - 1} and param:later 1"
+    assert "param:out" in refused.value.fix
 
 
 def losers(search: Search) -> list[str]:

@@ -53,12 +53,12 @@ from v8.base.registry import require_package
 from v8.base.storage import write_text
 from v8.base.wording import frame_csv, number
 from v8.data.market.sources import CandleSource, open_source
+from v8.forecaster.metadata import PLAN_FILE
 from v8.model.evaluation.evaluation import MODEL
 from v8.model.evaluation.fold_losses import Cell, tested
 from v8.model.evaluation.significance import ALPHA, corrected_p_values
 from v8.profile.profile import Profile, config_path, load_profile, profile_names
 from v8.runs.backtest import (
-    PLAN_FILE,
     Backtest,
     BacktestPlan,
     BacktestResults,
@@ -66,6 +66,7 @@ from v8.runs.backtest import (
     begin_or_continue,
     hold_backtest,
     read_cells,
+    read_plan,
     results_of,
     run_fold,
 )
@@ -261,6 +262,7 @@ class Search:
                 content.
         """
         self._require_own_files()
+        self._require_same_folds()
         start = self.start.profile
         plan_of_all_folds = self.start.plan_run(self.path / START, self.start.series, self.source)
         with observed(self.observer, plan_of_all_folds, self.source.name) as observer:
@@ -321,6 +323,22 @@ class Search:
                 rule="a search begins where none of the files lies that it writes in the end",
                 got=listed(others),
                 fix="Move them away, or choose another param:out",
+            )
+
+    def _require_same_folds(self) -> None:
+        """Refuse another number of folds in all, which moves all of them, by `ArtifactError`."""
+        if not (self.path / START / PLAN_FILE).exists():
+            return
+        num_folds = self.start.num_folds - 1  # without the one that is not used
+        recorded = read_plan(self.path / START).num_folds - 1
+        if num_folds != recorded:
+            num_of_trials = num_folds - self.num_later
+            raise ArtifactError(
+                where=str(self.path),
+                rule=f"the search was started with {recorded} folds, param:folds and param:later together, "
+                "and is continued with as many",
+                got=f"{num_folds}: param:folds {num_of_trials} and param:later {self.num_later}",
+                fix="Undo the change, or start another search with param:out",
             )
 
     def _folder(self, profile: Profile) -> Path:
