@@ -32,9 +32,10 @@ from fuzzing.given import TABLE, candles_told, covariates
 from v8.data.market.column_names import ARCHIVE_COLUMNS
 from v8.data.market.series import Series
 from v8.data.market.sources import open_source
+from v8.forecaster.metadata import PLAN_FILE
 from v8.profile.profile import config_path, load_profile
 from v8.publish.hub.staging import stage_run
-from v8.runs.backtest import PLAN_FILE, Backtest, CandleSpan, lay_folds
+from v8.runs.backtest import Backtest, CandleSpan, lay_folds
 
 SERIES = Series("BTCUSDT", "15m")
 MONTH = "2024-12"

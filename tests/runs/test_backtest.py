@@ -192,8 +192,8 @@ def test_the_plan_stays_when_the_candles_move_on(undisturbed: Path) -> None:
         ({"series": SERIES[:1]}, f"other values: without {SERIES[1]}"),
         ({"series": [SERIES[0], Series.parse("XYZUSDT-1h")]}, f"without {SERIES[1]}, with XYZUSDT-1h"),
         ({"series": SERIES[::-1]}, "the series in another order"),
-        ({"history_bars": None}, "--history 2400 -> None"),
-        ({"profile": formula().with_budget(newest_bars=2_300)}, "profile [0-9a-f]{12} -> "),
+        ({"history_bars": None}, "--history 2400 -> none"),
+        ({"profile": formula().with_budget(newest_bars=2_300)}, "values: newest_bars 2250 -> 2300[.] "),
     ],
 )
 def test_it_is_continued_with_what_it_was_begun_with(
@@ -239,12 +239,29 @@ def test_a_fold_whose_candles_changed_is_not_pooled_with_what_was_evaluated_of_t
     assert list(refused[last.folder]) == ["BTCUSDT-15m"]
     results = read_results(path, plan, refused)
     assert [*results.cells] == [(1, "BTCUSDT-15m"), (1, "ETHUSDT-15m"), (2, "ETHUSDT-15m")]
-    assert "was started with 2,250 candles" in results.failures["fold-2"]["BTCUSDT-15m"]
+    reason = results.failures["fold-2"]["BTCUSDT-15m"]
+    assert "was started with 2,250 candles" in reason
+    assert "--out" in reason and "--fresh" not in reason  # which the command has not
     expected = "Incomplete: fold 2 (1 of 2 models)"
     assert expected in headline(results) and expected in backtest_page(results)
     (pool,) = (one for one in results.pools if one.name == "all folds")
     assert pool.tasks["ohlc"].num_cells == 3
     assert "All folds are complete." in headline(read_results(path, plan))
+
+
+@pytest.mark.tf
+def test_a_damaged_fold_is_made_again_without_an_option_of_runs(undisturbed: Path, tmp_path: Path) -> None:
+    path = shutil.copytree(undisturbed, tmp_path / "copy")
+    folder = path / "fold-2" / "BTCUSDT-15m"
+    (folder / "metadata.json").write_text("{")
+    fold = read_plan(path).folds[-1]
+    summary = run_fold(path, asked(), fold, DemoSource(), InProcessEngine(), observer=RunObserver())
+    (failure,) = summary.failures
+    assert isinstance(failure.error, ArtifactError)
+    assert "param:redo" not in failure.error.fix and str(folder) in failure.error.fix
+    folder.rename(tmp_path / "aside")
+    summary = run_fold(path, asked(), fold, DemoSource(), InProcessEngine(), observer=RunObserver())
+    assert (summary.num_trained, summary.failures) == (1, ())
 
 
 def without(plan: Any, key: str) -> None:

@@ -77,6 +77,26 @@ def test_a_mistyped_series_is_refused_with_the_nearest_name_and_never_enters_the
     assert again.exit_code == 0 and "1 finished before, 0 failed." in again.stdout
 
 
+@pytest.mark.parametrize("words", [("--bars", "900"), ("--source", "demo"), ("--epochs", "1")])
+def test_a_dry_run_refuses_what_the_run_refuses(words: tuple[str, ...], place: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in (place / "runs").rglob("*")}
+    source = () if "--source" in words else ("--source", "files", "--data-dir", str(place / "candles"))
+    common = ("run", "--profile", place / "tiny.yaml", "--runs", place / "runs", "--series", "BTCUSDT-15m")
+    call = [*map(str, common), *source, *words]
+    preview = CliRunner().invoke(app, [*call, "--dry-run"])
+    assert {path: path.stat().st_mtime_ns for path in (place / "runs").rglob("*")} == before
+    refused = CliRunner().invoke(app, call)
+    assert refused.exit_code == (3 if "demo" in words else 2), refused.output
+    assert (preview.exit_code, preview.stderr) == (refused.exit_code, refused.stderr)
+    assert "Estimated time" not in preview.stdout
+
+
+def test_a_dry_run_refuses_a_folder_that_is_no_run(place: Path) -> None:
+    (place / "runs" / "tiny" / "run.json").unlink()
+    preview = run(place, "--dry-run")
+    assert preview.exit_code == 3 and "run.json" in preview.stderr
+
+
 @pytest.mark.parametrize("words", [(), ("--series", "BTCUSDT-15m", "--series", "BTCUSD-15m")])
 def test_drop_takes_a_series_out_of_a_run_and_keeps_its_files(words: tuple[str, ...], place: Path) -> None:
     path = with_failed(place)

@@ -46,11 +46,18 @@ from v8.data.market.sources import CandleSource, OpenedSource, cached_views
 from v8.data.span import Span
 from v8.data.windows import split_rows, table_columns, window_anchors
 from v8.forecaster.forecaster import Forecaster
-from v8.forecaster.metadata import HISTORY_FILE, METADATA_FILE, MODEL_FILE, ONNX_FILE, read_metadata
+from v8.forecaster.metadata import (
+    HISTORY_FILE,
+    METADATA_FILE,
+    MODEL_FILE,
+    ONNX_FILE,
+    PLAN_FILE,
+    read_metadata,
+)
 from v8.forecaster.series_artifact import README_FILE, store_onnx
 from v8.profile.columns import CLOSE, TASK_OHLC
 from v8.profile.tasks import TASKS
-from v8.runs.backtest import PLAN_FILE, read_plan
+from v8.runs.backtest import read_plan
 from v8.runs.run_folder import RUN_FILE, read_run
 
 if TYPE_CHECKING:

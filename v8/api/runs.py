@@ -33,13 +33,12 @@ from v8.base.records import read_plain
 from v8.base.registry import load_plugins, require_no_own_entries
 from v8.data.market.companions import Companions
 from v8.data.market.series import TIMEFRAME_S, series_advice
-from v8.forecaster.metadata import HISTORY_FILE, Metadata, not_evaluated, read_metadata
+from v8.forecaster.metadata import HISTORY_FILE, PLAN_FILE, Metadata, not_evaluated, read_metadata
 from v8.forecaster.shared_models import SharedModels
 from v8.model.evaluation.leaderboard import HISTORY_COLUMNS, LEADERBOARD_FILE, read_history
 from v8.profile.profile import Profile, key_places
 from v8.profile.tasks import TASKS
 from v8.publish.report.outputs import REPORT_FILE
-from v8.runs.backtest import PLAN_FILE
 from v8.runs.options import RunOptions
 from v8.runs.run_folder import RUN_FILE, read_run
 from v8.runs.serving import served_folder

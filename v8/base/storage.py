@@ -355,11 +355,16 @@ def _holder_name(holder: Path) -> str:
 
 
 class FolderLock(WriterLock):
-    """A lock on a run folder."""
+    """A lock on a run folder.
 
-    def __init__(self, folder: Path) -> None:
+    Where the command that takes it can start another run, messages offer the parameter `starts_another`.
+    """
+
+    def __init__(self, folder: Path, starts_another: str | None = None) -> None:
         rule = "one run at a time writes a run folder"
-        fix = "Wait until it ends, or start another run with param:fresh"
+        fix = "Wait until it ends"
+        if starts_another:
+            fix += f", or start another run with {starts_another}"
         super().__init__(folder, rule=rule, fix=fix, prefix=f"{folder}{os.sep}")
 
 

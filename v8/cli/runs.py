@@ -55,8 +55,10 @@ from v8.runs import events
 from v8.runs.backtest import Backtest, BacktestResults
 from v8.runs.estimate import ProgressEstimate, known_cost
 from v8.runs.events import RunContext, RunObserver, RunSummary
+from v8.runs.execution import new_record
 from v8.runs.options import PreparedBacktest, PreparedRun, RunOptions
 from v8.runs.plan import Engine, Plan, series_seed
+from v8.runs.run_folder import require_startable
 
 MOST_PROGRESS_BARS = 8
 """Series with a progress bar of their own on a terminal; further ones are only counted."""
@@ -150,7 +152,11 @@ def _print_finished(prepared: PreparedRun, finished: FinishedRun) -> None:
 
 
 def preview(prepared: PreparedRun) -> int:
-    """Print the plan; return the exit code that the run would have because the source lacks some series."""
+    """Print the plan; return the exit code that the run would have because the source lacks some series.
+
+    Raises a `V8Error` if the run would be refused because of what its folder holds.
+    """
+    require_startable(prepared.plan.path, new_record(prepared.plan, prepared.source))
     print_plan(prepared.plan, prepared.source)
     lacking = prepared.missing_series()
     if not lacking:

@@ -51,6 +51,7 @@ ARTIFACT_FORMAT: Final = 2  # version of the keys of `metadata.json`
 MODEL_FILE = "model.keras"
 ONNX_FILE: Final = "model.onnx"  # the same model for onnxruntime; most models have none
 METADATA_FILE = "metadata.json"
+PLAN_FILE: Final = "plan.json"  # of a back-test, in the folder that holds its folds
 GENERATIONS_FOLDER = "generations"  # holds the run folders of models that were trained later
 ERROR_FILE = "error.txt"  # full traceback of a failed series, next to where its model would be
 HISTORY_FILE = "history.csv"
@@ -548,7 +549,9 @@ def redo_offered(folder: Path) -> Iterator[None]:
     except ArtifactError as error:
         series = folder.name
         fix = f"repeat the command of the run with param:redo {series} to train this series again"
-        if folder.parent.parent.name == GENERATIONS_FOLDER:
+        if (folder.parent.parent / PLAN_FILE).is_file():
+            fix = f"move the folder {folder} away and repeat the command, which trains this series again"
+        elif folder.parent.parent.name == GENERATIONS_FOLDER:
             fix = f"take {series} out of serving.json, so that its first model serves again"
         fix = f"Restore it, or {fix}"
         raise ArtifactError(where=error.where, rule=error.rule, got=error.got, fix=fix) from error

@@ -33,7 +33,7 @@ from v8.data.market.companions import Companions
 from v8.data.market.series import Series, SeriesName, iso
 from v8.data.market.sources import CandleSource, CutOffSource, dataset_of
 from v8.data.windows import fewest_bars, split_rows, table_columns
-from v8.forecaster.metadata import read_metadata
+from v8.forecaster.metadata import PLAN_FILE, read_metadata
 from v8.model.evaluation.fold_losses import (
     BREAK_FACTOR,
     TEST_LOSSES_FILE,
@@ -55,14 +55,14 @@ from v8.runs.reading import read_candles
 from v8.runs.run_folder import RUN_FILE, read_run, start_fields
 
 BACKTEST_FORMAT: Final = 1  # version of the keys of `plan.json`
-PLAN_FILE: Final = "plan.json"
 RESULTS_FORMAT: Final = 3  # version of the keys of `backtest.json`
 RESULTS_FILE: Final = "backtest.json"
 SEEDS_FILE: Final = "seeds.json"
 SEEDS_FORMAT: Final = 1  # version of the keys of `seeds.json`
 SEED_STEP: Final = 1_000
 """Distance of two seeds: the series of a run are seeded one after another, and none is to be seeded twice."""
-_PLAN_FIX: Final = "Restore the file, or start another back-test with param:out"
+_STARTS_ANOTHER: Final = "param:out"
+_PLAN_FIX: Final = f"Restore the file, or start another back-test with {_STARTS_ANOTHER}"
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,14 @@ class Backtest:
     def plan_run(self, path: Path, series: Sequence[Series], source: CandleSource) -> Plan:
         """Return the plan of a run in a folder: of one fold, or of all series."""
         recipe = Recipe(self.profile, is_publishable=source.is_publishable, dataset=dataset_of(source))
-        return Plan(recipe, path, dict.fromkeys(series, "pending"), self.command, tables=self.tables)
+        return Plan(
+            recipe=recipe,
+            path=path,
+            series=dict.fromkeys(series, "pending"),
+            command=self.command,
+            tables=self.tables,
+            starts_another=_STARTS_ANOTHER,
+        )
 
 
 @dataclass(frozen=True)
@@ -393,7 +400,7 @@ def recorded_folders(place: Path) -> RecordedFolders:
         folders = [place / fold.folder for fold in read_plan(place).folds]
     for folder in folders:
         if (folder / RUN_FILE).exists():
-            record = run_folder.read_run(folder)
+            record = read_run(folder)
             return RecordedFolders(
                 data_dir=Path(record.data_dir) if record.data_dir else None,
                 tables=Path(record.tables) if record.tables else None,
@@ -402,12 +409,12 @@ def recorded_folders(place: Path) -> RecordedFolders:
 
 
 _SAME: Final = {
-    "profile_digest": "profile",
-    "source": "source",
+    "source": "param:source",
     "num_folds": "param:folds",
     "history_bars": "param:history",
 }
-"""Keys of a plan that stay the same when it is continued, beside its series, and what messages call them."""
+"""Keys of a plan that stay the same when it is continued, beside profile and series, and what messages call
+them."""
 
 
 def require_same(path: Path, recorded: BacktestPlan, requested: BacktestPlan) -> None:
@@ -416,12 +423,16 @@ def require_same(path: Path, recorded: BacktestPlan, requested: BacktestPlan) ->
     Raises:
         ArtifactError: If profile, source, series, or the number or length of the folds differ.
     """
-    changes = []
+    changes: list[str] = []
+    if recorded.profile_digest != requested.profile_digest:
+        changes = run_folder.changed_keys(recorded.profile, requested.profile) or [
+            "a profile of another format"
+        ]
     for key, name in _SAME.items():
         old = getattr(recorded, key)
         new = getattr(requested, key)
         if old != new:
-            changes.append(f"{name} {str(old)[:12]} -> {str(new)[:12]}")
+            changes.append(f"{name} {old or 'none'} -> {new or 'none'}")
     changes += [f"without {name}" for name in recorded.series if name not in requested.series]
     changes += [f"with {name}" for name in requested.series if name not in recorded.series]
     if not changes and recorded.series != requested.series:
@@ -497,7 +508,7 @@ def read_cells(
     failures = {}
     for fold in plan.folds:
         run = path / fold.folder
-        states = read_run(run).series if (run / RUN_FILE).exists() else {}
+        states = read_run(run, _STARTS_ANOTHER).series if (run / RUN_FILE).exists() else {}
         reasons = {
             name: state.reason or "not finished"
             for name, state in states.items()

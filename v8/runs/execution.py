@@ -59,16 +59,8 @@ def run_plan(plan: Plan, source: CandleSource, engine: Engine, observer: RunObse
         V8Error: If the folder is another run's, held by another process, or cannot be written.
         KeyboardInterrupt: When interrupted; the folder then shows how far each series is.
     """
-    record = RunRecord.begin(  # of a new run; one that is there is kept
-        plan.profile,
-        source.name,
-        source.is_publishable,
-        plan.command,
-        data_dir=folder_of(source),
-        tables=plan.tables,
-        is_evaluated=plan.recipe.is_evaluated,
-    )
-    with RunFolder(plan.path, record) as folder:
+    record = new_record(plan, source)  # one that is there is kept
+    with RunFolder(plan.path, record, plan.starts_another) as folder:
         drop_notes = [_drop(series, folder) for series in plan.dropped]
         for series in plan.redone:
             folder.set_aside(series)
@@ -86,6 +78,19 @@ def run_plan(plan: Plan, source: CandleSource, engine: Engine, observer: RunObse
             summary = execute(current, folder, source, engine, filtered_observer)
             filtered_observer.on_finished(summary)
     return summary
+
+
+def new_record(plan: Plan, source: CandleSource) -> RunRecord:
+    """Return the record of a run that starts now with a plan; arguments as for `run_plan`."""
+    return RunRecord.begin(
+        plan.profile,
+        source.name,
+        source.is_publishable,
+        plan.command,
+        data_dir=folder_of(source),
+        tables=plan.tables,
+        is_evaluated=plan.recipe.is_evaluated,
+    )
 
 
 def execute(

@@ -17,7 +17,7 @@ from v8.forecaster.metadata import METADATA_FILE, MODEL_FILE
 from v8.profile.profile import Profile
 from v8.runs.events import RunObserver, SeriesOutcome
 from v8.runs.machine import Loops
-from v8.runs.run_folder import RUN_FILE, SeriesState, Status, read_run
+from v8.runs.run_folder import FRESH, RUN_FILE, SeriesState, Status, read_run
 
 SEED_SPACE = 2**31  # seeds are non-negative 31-bit numbers
 
@@ -69,6 +69,7 @@ class Plan:
     The annex that trains stale models again sets it; a plain run has none.
     """
     tables: Path | None = None  # folder of the user's tables; that of `V8_TABLES` when None
+    starts_another: str = FRESH  # the parameter that starts another run; of a back-test it is `param:out`
     lists_all_series: bool = False
     """Whether the record names every series before the first is trained, as that of a later generation (the
     models of one renewal, see `v8.runs.serving`) does."""

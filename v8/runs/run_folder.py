@@ -8,7 +8,8 @@
       serving.json, generations/    models that were trained later, see `v8.runs.serving`
 
 A run records what it was started with: profile, source, and per series the newest candle and the digest of
-all candles. It can only be continued with the same; otherwise `--fresh` starts another folder. As long as no
+all candles. It can only be continued with the same; otherwise `--fresh` starts another folder (of a fold of a
+back-test, which is a run like any other, `--out`). As long as no
 series is finished or in training, the run may start again with other values. Nothing here deletes a run.
 
 Every file is written to a temporary name and renamed. One process at a time may write; reading needs no lock,
@@ -43,6 +44,7 @@ RUN_FORMAT = 3  # version of the keys of `run.json`
 RUN_FILE = "run.json"
 _MOST_NEIGHBOURS = 10_000  # most entries of a folder that are searched for a similar name
 RUNS = Path("runs")  # folder of all run folders, unless a command names another
+FRESH = "param:fresh"  # the parameter that starts another run
 _MOST_RUNS = 100  # most runs that are listed when a folder of runs is named instead of a run
 
 Status = Literal["pending", "running", "done", "failed"]
@@ -178,6 +180,7 @@ class RunFolder(FolderLock):
     Args:
         path: The folder.
         start: What the run is started or continued with.
+        starts_another: The parameter by which the command of this run starts another, for messages.
 
     Raises:
         ProfileError: If the folder belongs to another profile.
@@ -185,17 +188,18 @@ class RunFolder(FolderLock):
         StorageError: If there is no run and none can be written.
     """
 
-    def __init__(self, path: Path, start: RunRecord) -> None:
+    def __init__(self, path: Path, start: RunRecord, starts_another: str = FRESH) -> None:
         require_own_files(path)
         self.path = path
         self.record = start
         self._start = start
+        self._starts_another = starts_another
         self.note: str | None = None
         """A message for the user about the opening of the run; None if there is none."""
         self._write_error: StorageError | None = None
         self._pace = Pace()
         try:
-            super().__init__(path)
+            super().__init__(path, starts_another)
         except StorageError as error:
             if not (path / RUN_FILE).is_file():
                 raise
@@ -301,7 +305,7 @@ class RunFolder(FolderLock):
                 where=str(series),
                 rule=f"{self.path} was started with {pinned}",
                 got=str(candles),
-                fix="Bring back the same candles, or start another run with param:fresh",
+                fix=f"Bring back the same candles, or start another run with {self._starts_another}",
             )
         # These are the candles of the run, so they and its tables are now in these folders.
         if self._start.data_dir:
@@ -315,56 +319,89 @@ class RunFolder(FolderLock):
 
     def _open(self, start: RunRecord) -> None:
         if not (self.path / RUN_FILE).exists():
-            require_empty(
-                self.path,
-                rule=f"a run starts in an empty folder; without {RUN_FILE} these files belong to no run",
-                fix=f"Restore {RUN_FILE} to continue, or start another run with param:fresh",
-            )
+            _require_empty_start(self.path, self._starts_another)
             self.save_record()
             return
-        self.record = read_run(self.path)
+        self.record = read_run(self.path, self._starts_another)
         if not self._write_error:
             for folder, _, _ in os.walk(self.path):
                 sweep(Path(folder))
-        error = self._start_error(start)
+        error = _start_error(self.path, self.record, start, self._starts_another)
         if error:
-            if not self._is_empty():
+            if not _is_without_results(self.path, self.record):
                 raise error
             self.note = f"{self.path}: nothing of this run was finished or in training; it starts again."
             self.record = start
             self.save_record()
         self.reset_running()
 
-    def _is_empty(self) -> bool:
-        """Return whether the run has no results: no series is done, and the only files are of errors."""
-        if any(state.status == "done" for state in self.record.series.values()):
-            return False
-        files = (file for name in self.record.series for file in (self.path / name).rglob("*"))
-        return all(file.name == ERROR_FILE or file.is_dir() for file in files)
 
-    def _start_error(self, start: RunRecord) -> V8Error | None:
-        """Return the error if the run cannot be continued with `start`; None if it can."""
-        record = self.record
-        if record.profile_digest != start.profile_digest:
-            old = flat_keys(record.profile)
-            new = flat_keys(start.profile)
-            keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
-            changes = [f"{key} {old.get(key)!r} -> {new.get(key)!r}" for key in keys]
-            return ProfileError(
-                where=str(self.path),
-                rule="a run is continued with the profile and budget it was started with",
-                got=f"other values: {listed(changes)}" if changes else "a profile of another format",
-                fix="Undo the change, or start another run with param:fresh",
-            )
-        if record.source != start.source:
-            return ArtifactError(
-                where=str(self.path),
-                rule=f"the run was started with param:source {record.source} and is continued with it",
-                got=f"param:source {start.source}",
-                fix="Use the same source, or start another run with param:fresh",
-            )
-        fix = "Name the same with param:plugin, or start another run with param:fresh"
-        return other_plugins(record.plugins, where=str(self.path), fix=fix)
+def require_startable(path: Path, start: RunRecord, starts_another: str = FRESH) -> None:
+    """Raise the error that `RunFolder` would raise for what a folder holds; nothing is written.
+
+    Args:
+        path: The run folder; it need not exist.
+        start: What the run would be started or continued with.
+        starts_another: As for `RunFolder`.
+
+    Raises:
+        ProfileError: If the folder belongs to another profile.
+        ArtifactError: If it belongs to another source, is damaged or no run's.
+    """
+    require_own_files(path)
+    if (path / RUN_FILE).exists():
+        record = read_run(path, starts_another)
+        error = _start_error(path, record, start, starts_another)
+        if error and not _is_without_results(path, record):
+            raise error
+    elif path.is_dir():
+        _require_empty_start(path, starts_another)
+
+
+def _require_empty_start(path: Path, starts_another: str) -> None:
+    require_empty(
+        path,
+        rule=f"a run starts in an empty folder; without {RUN_FILE} these files belong to no run",
+        fix=f"Restore {RUN_FILE} to continue, or start another run with {starts_another}",
+    )
+
+
+def _is_without_results(path: Path, record: RunRecord) -> bool:
+    """Return whether a run has no results: no series is done, and the only files are of errors."""
+    if record.done:
+        return False
+    files = (file for name in record.series for file in (path / name).rglob("*"))
+    return all(file.name == ERROR_FILE or file.is_dir() for file in files)
+
+
+def _start_error(path: Path, record: RunRecord, start: RunRecord, starts_another: str) -> V8Error | None:
+    """Return the error if the run at `path` cannot be continued with `start`; None if it can."""
+    otherwise = f"or start another run with {starts_another}"
+    if record.profile_digest != start.profile_digest:
+        changes = changed_keys(record.profile, start.profile)
+        return ProfileError(
+            where=str(path),
+            rule="a run is continued with the profile and budget it was started with",
+            got=f"other values: {listed(changes)}" if changes else "a profile of another format",
+            fix=f"Undo the change, {otherwise}",
+        )
+    if record.source != start.source:
+        return ArtifactError(
+            where=str(path),
+            rule=f"the run was started with param:source {record.source} and is continued with it",
+            got=f"param:source {start.source}",
+            fix=f"Use the same source, {otherwise}",
+        )
+    fix = f"Name the same with param:plugin, {otherwise}"
+    return other_plugins(record.plugins, where=str(path), fix=fix)
+
+
+def changed_keys(old_profile: Mapping[str, Any], new_profile: Mapping[str, Any]) -> list[str]:
+    """Return which keys of a profile changed, such as `newest_bars 3000 -> 8000`; both are JSON values."""
+    old = flat_keys(old_profile)
+    new = flat_keys(new_profile)
+    keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
+    return [f"{key} {old.get(key)!r} -> {new.get(key)!r}" for key in keys]
 
 
 def require_empty(path: Path, *, rule: str, fix: str) -> None:
@@ -374,8 +411,10 @@ def require_empty(path: Path, *, rule: str, fix: str) -> None:
         raise ArtifactError(where=str(path), rule=rule, got=listed(names), fix=fix)
 
 
-def read_run(path: Path) -> RunRecord:
+def read_run(path: Path, starts_another: str = FRESH) -> RunRecord:
     """Read and check `run.json` of a run folder, without holding the folder.
+
+    Messages offer the parameter `starts_another`, which starts another run.
 
     Raises:
         ArtifactError: If there is none, it is damaged, has an unknown format or an impossible name, its
@@ -385,7 +424,7 @@ def read_run(path: Path) -> RunRecord:
     file = path / RUN_FILE
     if not file.exists() and not path.is_symlink():
         raise _no_run_error(path)
-    start_new = "start another run with param:fresh"
+    start_new = f"start another run with {starts_another}"
     content = read_json_object(file, fix=start_new.capitalize())
     format_fix = f"Use the v8 that wrote it, or {start_new}"
     records.check_format(content, RUN_FORMAT, kind="run", where=str(file), fix=format_fix)
