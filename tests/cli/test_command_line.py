@@ -106,6 +106,10 @@ def test_a_folder_s_own_series_are_those_that_are_meant(tmp_path: Path) -> None:
     result: Any = call("data", "--source", "files", "--data-dir", str(tmp_path))
     signs = "Reading candles from files.\nFound 2 series in the folder: BTCUSDT-1h, ETHUSDT-4h\n"
     assert (result.returncode, result.stderr) == (0, signs)
+    (tmp_path / "SOLUSDT.csv").write_text("1704067200,1,2,0.5,1,3\n")
+    again: Any = call("data", "--source", "files", "--data-dir", str(tmp_path))
+    assert (again.returncode, again.stdout) == (0, result.stdout)
+    assert again.stderr.startswith(f"{signs}Not read, ") and "SOLUSDT.csv" in again.stderr
     found = [line.partition(":")[0] for line in result.stdout.splitlines()]
     assert found[:2] == ["BTCUSDT-1h", "ETHUSDT-4h"]
     assert found[2].startswith("Too short for a model of profile frontier")  # one candle each

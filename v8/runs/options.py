@@ -20,6 +20,7 @@ from v8.data.market.sources import (
     SOURCES,
     CandleSource,
     ChecksSeries,
+    NamesUnread,
     OpenedSource,
     ReadsFolder,
     SeriesLister,
@@ -480,6 +481,8 @@ def series_without(path: Path, dropped: Sequence[Series]) -> tuple[Series, ...]:
 def served_series(source: CandleSource) -> tuple[Series, ...]:
     """Return all series of a source that lists them, and say so; else the default universe.
 
+    Files that might hold candles of others, and are not read, are named, too.
+
     Raises:
         DataError: If the source has none.
     """
@@ -488,6 +491,9 @@ def served_series(source: CandleSource) -> tuple[Series, ...]:
     series = source.series()
     place = "in the folder" if isinstance(source, ReadsFolder) else f"of the source {source.name}"
     sys.stderr.write(f"Found {len(series)} series {place}: {listed(series)}\n")
+    unread = source.unread() if isinstance(source, NamesUnread) else None
+    if unread:
+        sys.stderr.write(f"{unread}\n")
     return series
 
 

@@ -74,6 +74,20 @@ def test_ccxt_and_freqtrade_s_json_is_read(tmp_path: Path, frame: pd.DataFrame, 
     assert read(tmp_path).digest == digest_of(frame)
 
 
+@pytest.mark.parametrize("name", ["BTCUSDT-1h.json", "BTCUSDT-1h.jsonl", "BTCUSDT-1h.ndjson"])
+def test_json_with_a_row_a_line_is_read(tmp_path: Path, frame: pd.DataFrame, name: str) -> None:
+    for rows in (frame.to_dict("records"), frame.to_numpy().tolist()):
+        (tmp_path / name).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        assert read(tmp_path).digest == digest_of(frame)
+    text = (tmp_path / name).read_text()
+    (tmp_path / f"{name}.gz").write_bytes(gzip.compress(text.encode()))
+    (tmp_path / name).unlink()
+    assert read(tmp_path).digest == digest_of(frame)
+    (tmp_path / f"{name}.gz").unlink()
+    (tmp_path / name).write_text(f"{text}[1, 2\n")
+    assert f"in line {len(frame) + 1}" in refusal(tmp_path).got
+
+
 @pytest.mark.parametrize(
     "text",
     ["{", "[[1, 2]]", "[1, 2]", "{}", "7", "[]", "[[1, 2, 3, 4, 5, 6], [1]]", "[" * 100_000, '[{"a": 1}]'],
@@ -238,6 +252,34 @@ def test_names_of_columns_as_they_are_published_are_read(
     assert read(tmp_path).digest == digest_of(frame)
 
 
+@pytest.mark.parametrize("name", ["close_time", "Close Time", "time_close", "End"])
+def test_a_header_with_a_close_time_alone_is_not_to_be_renamed(
+    tmp_path: Path, frame: pd.DataFrame, name: str
+) -> None:
+    frame.rename(columns={"open_time": name}).to_csv(tmp_path / "BTCUSDT-1h.csv", index=False)
+    refused = refusal(tmp_path)
+    assert "when it closes" in refused.got and "less a bar" in refused.fix
+    frame.rename(columns={"open_time": "closed_at"}).to_csv(tmp_path / "BTCUSDT-1h.csv", index=False)
+    assert "less a bar" in refusal(tmp_path).fix  # a name that nobody knows may be of either
+
+
+def test_columns_without_names_in_another_order_are_refused_with_ours(
+    tmp_path: Path, frame: pd.DataFrame
+) -> None:
+    others = frame[["open_time", "open", "close", "high", "low", "volume"]]
+    others.to_csv(tmp_path / "BTCUSDT-1h.csv", index=False, header=False)
+    assert "time, open, high, low, close, volume" in refusal(tmp_path).fix
+
+
+def test_files_that_are_joined_are_named_where_they_contradict_each_other(
+    tmp_path: Path, frame: pd.DataFrame
+) -> None:
+    frame.to_csv(tmp_path / "BTCUSDT-1h.csv", index=False)
+    frame.assign(volume=frame["volume"] * 2).to_csv(tmp_path / "BTC-USDT-1h.csv", index=False)
+    refused = refusal(tmp_path)
+    assert "BTCUSDT-1h.csv" in refused.where and "BTC-USDT-1h.csv" in refused.where
+
+
 def test_a_kind_that_is_not_read_is_told_with_what_helps(tmp_path: Path) -> None:
     (tmp_path / "BTCUSDT-1h.xlsx").write_bytes(b"PK")
     said = str(refusal(tmp_path))
@@ -263,8 +305,13 @@ def test_the_series_of_a_folder_are_those_that_its_names_tell(tmp_path: Path) ->
         (tmp_path / name).touch()
     found = [str(series) for series in FilesSource(tmp_path).series()]
     assert found == ["BRK.B-1d", "BTCUSDT-1h", "ETHUSDT-4h", "SOLUSDT-1w"]
+    for name in ("notes.txt", "BTC_USDT_USDT-8h-funding_rate.feather", "BTCUSDT-1h.csv.CHECKSUM"):
+        (tmp_path / name).touch()
+    unread = str(FilesSource(tmp_path).unread())
+    assert ": BTCUSDT-1M.csv, notes.csv. " in unread
     for name in names:
         (tmp_path / name).unlink()
     (tmp_path / "Binance_BTCUSDT_1h.csv").unlink()
+    (tmp_path / "BTC_USDT_USDT-8h-funding_rate.feather").unlink()
     with pytest.raises(DataError, match=r"got BTCUSDT-1M.csv, notes.csv"):
         FilesSource(tmp_path).series()

@@ -151,6 +151,14 @@ def folder_of(source: "CandleSource") -> Path | None:
 
 
 @runtime_checkable
+class NamesUnread(Protocol):
+    """A source that can say which files of its folder might hold candles but are not read."""
+
+    def unread(self) -> str | None:
+        """Return a sentence with their names and the reason; None if there are none."""
+
+
+@runtime_checkable
 class ReadsDataset(Protocol):
     """A source that reads a dataset of the Hugging Face Hub."""
 

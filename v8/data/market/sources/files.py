@@ -17,7 +17,8 @@ must have that sha256.
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice, pairwise
@@ -228,19 +229,44 @@ class FilesSource:
             )
         return tuple(sorted(all_series))
 
+    def unread(self) -> str | None:
+        """Name candle files that belong to no series; see `NamesUnread`."""
+        nameless = [table for table in self._tables if not table.series and not table.other]
+        if not nameless:
+            return None
+        names = listed([str(table.path.relative_to(self.folder)) for table in nameless])
+        return (
+            f"Not read, for no name has a symbol and a timeframe ({', '.join(TIMEFRAME_S)}): {names}. "
+            "Rename them like BTCUSDT-1h.csv."
+        )
+
     def require(self, series: Series) -> None:
         """Refuse a series without a file; see `ChecksSeries`."""
         self._matching(series)
 
     def candles(self, series: Series, num_bars: int, end_s: int | None = None) -> Candles:
         """Return the newest closed candles of the files that match; see `CandleSource`."""
-        tables = [self._read(file, series) for file in self._matching(series)]
+        files = self._matching(series)
+        tables = [self._read(file, series) for file in files]
         if any(IS_CLOSED in table for table in tables):  # a file without it has closed bars only
             tables = [table if IS_CLOSED in table else table.assign(**{IS_CLOSED: True}) for table in tables]
         frame = pd.concat(tables, ignore_index=True)
-        checked = check_candles(frame, series, source=self.name, now_s=int(self.now()))
-        require_one_unit(checked)
+        with self._joined_files_named(files):
+            checked = check_candles(frame, series, source=self.name, now_s=int(self.now()))
+            require_one_unit(checked)
         return checked.newest(num_bars, end_s)
+
+    @contextmanager
+    def _joined_files_named(self, files: Sequence[_Table]) -> Iterator[None]:
+        """Name the files in a refusal of rows that were joined from several ones."""
+        try:
+            yield
+        except DataError as error:
+            if len(files) == 1:
+                raise
+            names = listed([str(file.path.relative_to(self.folder)) for file in files])
+            where = f"{error.where}, one series in {len(files)} files ({names})"
+            raise DataError(where=where, rule=error.rule, got=error.got, fix=error.fix) from error
 
     def _read(self, file: _Table, series: Series) -> pd.DataFrame:
         """Read a candle file; one with a .CHECKSUM next to it must have that sha256."""

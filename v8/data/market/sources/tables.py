@@ -43,6 +43,7 @@ from v8.base.records import parse_json
 from v8.data.market import frames
 from v8.data.market.column_names import (
     ARCHIVE_COLUMNS,
+    CLOSE_TIME_NAMES,
     TIME_NAMES,
     UNNAMED_COLUMNS,
     plain_name,
@@ -231,10 +232,15 @@ def _joined_levels(
 
 
 def _is_header(names: Sequence[str]) -> bool:
-    """Return whether a line is a header of column names; a line of tickers is not."""
-    times = [plain_name(name) for name in names if plain_name(name) in TIME_NAMES]
-    is_level = bool(names) and plain_name(names[0]) in _LEVELS
-    return any(len(name) > _LONGEST_TICKER for name in times) if is_level else bool(times)
+    """Return whether a line is a header of column names; a line of tickers is not.
+
+    One with a close time alone is one, too: `wanted_columns` says what is to be done with it.
+    """
+    plain = [plain_name(name) for name in names]
+    times = [name for name in plain if name in TIME_NAMES]
+    if plain and plain[0] in _LEVELS:
+        return any(len(name) > _LONGEST_TICKER for name in times)
+    return bool(times) or (len(names) > 1 and any(name in CLOSE_TIME_NAMES for name in plain))
 
 
 def _is_row(values: Sequence[str]) -> bool:
@@ -425,18 +431,43 @@ def _require_short(texts: Iterable[Any], location: str) -> None:
 
 
 def read_json_table(content: bytes, series: Series, location: str) -> pd.DataFrame:
-    """Read JSON: a list of rows as ccxt and freqtrade write them, of objects, or columns by name."""
+    """Read JSON: a list of rows as ccxt and freqtrade write them, of objects, or columns by name.
+
+    It may also be JSON Lines, a row a line.
+    """
     if len(content) > MAX_JSON_BYTES:
         raise _too_long(location, f"JSON of {len(content):,} bytes", MAX_JSON_BYTES)
-    with _read_as("be JSON", location, (ValueError,)):
-        rows = parse_json(content)
+    with _read_as("be JSON, or JSON Lines", location, (ValueError,)):
+        rows = _json_rows(content)
     return frames.candle_table(rows, series, location)
+
+
+def _json_rows(content: bytes) -> Any:
+    """Parse JSON, or JSON Lines, whose first line is complete.
+
+    Raises:
+        ValueError: If it is neither.
+    """
+    lines = [(number, line) for number, line in enumerate(content.splitlines(), 1) if line.strip()]
+    try:
+        rows = [parse_json(line) for _, line in lines[:1]]
+    except ValueError:  # such as an opening bracket
+        return parse_json(content)
+    if len(lines) == 1:
+        return rows[0]
+    for number, line in lines[1:]:
+        try:
+            rows.append(parse_json(line))
+        except ValueError as error:
+            raise ValueError(f"in line {number:,}: {error}") from error
+    return rows
 
 
 FILE_KINDS: Final[dict[str, TableReader]] = {
     **dict.fromkeys((".csv", ".tsv"), read_csv_table),
     ".parquet": read_parquet_table,  # as pandas and freqtrade write it
     ".feather": read_feather_table,  # freqtrade's, an Arrow file
+    **dict.fromkeys((".jsonl", ".ndjson"), read_json_table),  # before .json, which .jsonl begins with
     ".json": read_json_table,  # ccxt's rows, freqtrade's, objects or columns
 }
 """Readers of the kinds of files that the source `files` accepts, by their endings in small letters."""
@@ -541,5 +572,5 @@ def unlike_a_table(location: str, got: str, more_fix: str = "") -> DataError:
         where=location,
         rule=f"needs a header that names {names}, or {rows}",
         got=got,
-        fix=f"Write these names in the first line{more_fix}",
+        fix=f"Write these names in the first line{more_fix}; an open time is a close time less a bar",
     )
