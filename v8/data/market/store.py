@@ -101,6 +101,14 @@ class StoredCandles:
         """Bars without a candle between the first and the last."""
         return (self.last_s - int(self.open_time_s[0])) // self.series.bar_s + 1 - len(self)
 
+    def first_hole_s(self, since_s: int) -> int | None:
+        """Return the open time of the first missing bar from a time on, after the candles of the archive."""
+        final_s = self.open_time_s[self.is_final]
+        begin_s = max(since_s - self.series.bar_s, int(final_s[-1]) if len(final_s) else 0)
+        times_s = self.open_time_s[self.open_time_s >= begin_s]
+        before_holes_s = times_s[:-1][np.diff(times_s) > self.series.bar_s]
+        return int(before_holes_s[0]) + self.series.bar_s if len(before_holes_s) else None
+
     @property
     def has_suspect_end(self) -> bool:
         """Whether the newest candle jumps from the one before it and only the API has confirmed it."""
@@ -399,10 +407,15 @@ class CandleStore:
 
 
 def _log_revisions(series: Series, revisions: pd.DataFrame) -> None:
-    if len(revisions):
-        candles = "1 candle was" if len(revisions) == 1 else f"{len(revisions)} candles were"
-        times = listed([iso(open_s) for open_s in revisions["open_time_s"]])
-        _log.warning("%s: %s different before (%s); both versions are kept", series, candles, times)
+    is_in_one = revisions["other_from"] == NOBODY
+    for changed, what in (
+        (revisions[~is_in_one], "different before ({}); both versions are kept"),
+        (revisions[is_in_one], "in one of two answers only ({}), and kept"),
+    ):
+        if len(changed):
+            candles = "1 candle was" if len(changed) == 1 else f"{len(changed)} candles were"
+            times = listed([iso(open_s) for open_s in changed["open_time_s"]])
+            _log.warning("%s: %s %s", series, candles, what.format(times))
 
 
 def _encoded(frame: pd.DataFrame, header: Mapping[str, Any]) -> bytes:

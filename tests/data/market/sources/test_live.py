@@ -285,6 +285,41 @@ def test_a_candle_that_vanishes_or_comes_late_is_a_revision(exchange, home) -> N
     assert [(row["served_from"], row["other_from"]) for row in rows] == [("API", "nobody")] * 2
 
 
+@pytest.mark.parametrize(("num_bars_ago", "is_mended"), [(2, True), (700, True), (1_100, False)])
+def test_a_candle_that_came_late_is_asked_for_again(
+    exchange, num_bars_ago: int, is_mended: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At 1ad3d8c1 a hole stayed while models looked back: only three candles were asked for again."""
+    hole_s = LAST_S - num_bars_ago * BAR_S
+    whole = exchange.frame(str(SERIES))
+    exchange.cut_hole(str(SERIES), hole_s, hole_s)
+    exchange.cut_hole(str(SERIES), LAST_S - 1_300 * BAR_S, LAST_S - 1_299 * BAR_S)  # too old for a page
+    exchange.has_archive = False
+    assert LiveSource().candles(SERIES, 1_500).report.num_missing == 3
+    exchange.put(str(SERIES), whole.loc[[pd.Timestamp(hole_s, unit="s", tz="UTC")]])
+    exchange.now_s += BAR_S
+    exchange.requests.clear()
+    candles = LiveSource().candles(SERIES, 1_200)
+    assert (candles.report.num_missing == 0) == is_mended
+    assert len(exchange.klines_requests()) == 1
+    exchange.now_s += BAR_S
+    exchange.requests.clear()
+    LiveSource().candles(SERIES, 1_200)
+    (request,) = exchange.klines_requests()
+    assert int(request["limit"]) == 4
+    assert ("in one of two answers only" in caplog.text) == is_mended
+
+
+def test_a_hole_that_the_archive_has_too_is_not_asked_for_again(exchange) -> None:
+    hole_s = NOW_S // DAY_S * DAY_S - 50 * BAR_S
+    exchange.cut_hole(str(SERIES), hole_s, hole_s)
+    LiveSource().candles(SERIES, 1_500)
+    exchange.now_s += BAR_S
+    exchange.requests.clear()
+    assert LiveSource().candles(SERIES, 1_500).report.num_missing == 1
+    assert [int(request["limit"]) for request in exchange.klines_requests()] == [4]
+
+
 def test_months_that_are_over_are_compared_with_the_archive_by_an_update(exchange, home) -> None:
     exchange.now_s = NOW_S - 10 * DAY_S
     source = LiveSource()

@@ -4,7 +4,8 @@ Which server is asked depends on what the store lacks:
 
 * Nothing, because the store has the last closed candle: no server, unless the price jumps at that candle.
 * Fewer than 1,000 candles at the end: the API, in one request. It starts with the last candles of the store,
-  so that a revision of them is detected.
+  so that a revision of them is detected, and earlier if a later one than the archive's is missing: it may
+  have come since.
 * More candles at the end, or candles older than the store's: the archive up to the last complete day, and the
   API from there on; the API alone, page by page, for a series that the archive lacks. A symbol that is no
   longer traded costs one request, and so does a request for candles from before the first one.
@@ -64,7 +65,11 @@ class CandleRequest:
         is_complete = self.last_s <= stored.last_s and not has_suspect_end
         if is_complete or num_missing > MOST_ROWS - 1:
             return None
-        return self.back_from(self.newest_s, min(num_missing + NUM_REASKED, MOST_ROWS))
+        num_bars = min(num_missing + NUM_REASKED, MOST_ROWS)
+        hole_s = stored.first_hole_s(self.newest_s - (MOST_ROWS - 1) * self.series.bar_s)
+        if hole_s is not None:
+            num_bars = max(num_bars, self.bars_after(hole_s - self.series.bar_s, self.newest_s))
+        return self.back_from(self.newest_s, num_bars)
 
     def back_from(self, last_s: int, num_bars: int) -> CandleSpan:
         """Return a span of so many bars that ends at a bar, without bars from before 1970."""
