@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -16,7 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ledger_entries import ISSUER, made_entry, made_score
 
-from v8.annexes.live.app import service
+from v8.annexes.live import DEFAULT_LEDGER
+from v8.annexes.live.app import answers, service
+from v8.annexes.live.app.page import whole_record_part
 from v8.annexes.live.app.service import RETRY_S, CachedResult, LedgerReader, WorkCache
 from v8.annexes.live.ledger import Ledger
 from v8.annexes.live.record import live_record
@@ -214,13 +217,35 @@ def test_a_ledger_is_read_again_only_when_it_was_written(tmp_path: Path) -> None
 
 
 @pytest.mark.tf
-def test_what_is_no_ledger_is_told_without_its_path(
-    serve: Callable[..., AbstractContextManager[Any]], tmp_path: Path
+def test_what_is_no_ledger_is_named_to_the_operator_once_and_all_else_is_shown(
+    serve: Callable[..., AbstractContextManager[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(service, "RETRY_S", 0.1)
     file = tmp_path / "ledger.sqlite"
     file.write_bytes(b"no database" * 500)
-    with serve(record=LedgerReader(file, PLACE)) as page:
-        response = page.get(f"/api/track/{BTC}")
-        assert response.status == 503
-        assert str(tmp_path) not in response.text
+    reader = LedgerReader(file, PLACE)
+
+    def chart_with(issued: Any) -> Any:
+        return answers.chart(issued, ledger=reader)
+
+    with serve(record=reader, chart=chart_with) as page:
+        for _ in range(3):
+            response = page.get(f"/api/track/{BTC}")
+            assert response.status == 503
+            assert response.json()["error"]["where"] == "the live record"
+            assert str(tmp_path) not in response.text
+            time.sleep(0.2)
         assert page.get(f"/api/forecast/{BTC}").status == 200
+        assert page.get(f"/api/chart/{BTC}").json()["past"] == []
+        whole = page.get(f"/series/{BTC}")
+        assert (whole.status, str(tmp_path) in whole.text) == (200, False)
+        assert "The live record cannot be read" in whole.text
+        assert page.get("/record").status == 503
+    assert [line.startswith(f"{file}: ") for line in page.told].count(True) == 1
+
+
+def test_the_command_of_a_page_with_a_ledger_of_its_own_names_one() -> None:
+    part = str(whole_record_part(None, "run tiny", "rest", has_own_ledger=True))
+    assert "forecast runs/tiny --source rest --ledger FILE --every</code>" in part
+    assert LedgerReader(DEFAULT_LEDGER, "./tiny").is_default
+    assert not LedgerReader(Path("other.sqlite"), "./tiny").is_default

@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from v8.annexes.live.app.service import LedgerReader, ModelSnapshot
+from v8.annexes.live.app.service import LedgerReader, ModelSnapshot, RecordError
 from v8.annexes.live.entries import Entry
 from v8.annexes.live.record import LiveRecord
 from v8.api.issuing import IssuedForecast
@@ -200,6 +200,13 @@ def public_error_json(error: Exception, series: str) -> dict[str, Any]:
                 got=without_paths(error.got),
                 fix=without_paths(error.fix),
             )
+        case RecordError():
+            return error_json(
+                where="the live record",
+                rule="its ledger must be one that can be read",
+                got="one that cannot",
+                fix="Ask whoever runs this server; its own output says more",
+            )
         case V8Error():
             return error_json(
                 where=series,
@@ -327,7 +334,10 @@ def chart(
     columns = {name: candles.column(name) for name in OHLC}
     for name, (values,) in compute_columns(candles, list(_COMPUTED)).items():
         columns[name] = values.astype(np.float64)
-    entries = ledger.forecasts_since(str(candles.series), int(candles.open_time_s[0])) if ledger else []
+    entries: list[Entry] = []
+    if ledger:
+        with suppress(RecordError):  # whoever reads the record is told
+            entries = ledger.forecasts_since(str(candles.series), int(candles.open_time_s[0]))
     levels = issued.forecaster.quantiles
     names = [name for name in (CLOSE, VOLATILITY) if name in issued.forecast]
     shaded = []

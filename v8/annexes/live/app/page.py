@@ -244,8 +244,13 @@ def _range_legends(snapshot: ModelSnapshot) -> dict[str, str]:
     }
 
 
-def record_part(record: LiveRecord | None, series: Series, *, is_demo: bool = False) -> Html:
+def record_part(
+    record: LiveRecord | None, series: Series, *, is_demo: bool = False, is_readable: bool = True
+) -> Html:
     """Show the live record of a series, and of all series together; that of a demo market says why not."""
+    if not is_readable:
+        text = say("The live record cannot be read; the output of this server says why.")
+        return element("p", text)
     if record:
         for live in record.series:
             if live.series == str(series):
@@ -263,7 +268,12 @@ def _no_record_of_demo_text() -> str:
 
 
 def whole_record_part(
-    record: LiveRecord | None, place: str = "", source: str = LiveSource.name, *, is_demo: bool = False
+    record: LiveRecord | None,
+    place: str = "",
+    source: str = LiveSource.name,
+    *,
+    is_demo: bool = False,
+    has_own_ledger: bool = False,
 ) -> Html:
     """Show the live record of all series, and how often their intervals held the actual values by day.
 
@@ -272,12 +282,13 @@ def whole_record_part(
         place: The label of the models, see `ModelSnapshot`; the command that writes a record names them.
         source: Where the candles of the page come from, which that command names, too.
         is_demo: Whether the market is simulated, whose models cannot have a record.
+        has_own_ledger: Whether another ledger than the default is shown; that command names one, too.
     """
     if record is None and is_demo:
         text = _no_record_of_demo_text()
         return element("p", text, data_status=text)
     if record is None:
-        return _no_record_part(place, source)
+        return _no_record_part(place, source, has_own_ledger=has_own_ledger)
     cards = ""
     if record.tasks:
         sentences = folded(say("The same in sentences"), _record_list(record.tasks))
@@ -349,13 +360,15 @@ def _record_table(record: LiveRecord) -> Html:
     return shown_table(Table(header, rows, note), groups=groups, class_="wrapped")
 
 
-def _no_record_part(place: str, source: str) -> Html:
+def _no_record_part(place: str, source: str, *, has_own_ledger: bool) -> Html:
     """Give the command that writes a record, and say what will be shown."""
     text = say("No live record yet.")
     run = run_name(place)
     words = ["--repo", place] if run is None else [f"runs/{run}"]
     if source != LiveSource.name:
         words += ["--source", source]
+    if has_own_ledger:
+        words += ["--ledger", "FILE"]
     line = element("code", command("forecast", *words, "--every"))
     after = say(
         "Here will stand how many forecasts were issued, their errors once the actual values are known, and "
@@ -368,6 +381,9 @@ def _no_record_part(place: str, source: str) -> Html:
             element("p", text, data_status=text),
             element("p", say("This command issues a forecast at each candle's close and writes it down:")),
             element("p", line, class_="copy"),
+            element("p", say("FILE is the ledger that this page was started with."))
+            if has_own_ledger
+            else "",
             element("p", after),
         ]
     )

@@ -52,6 +52,7 @@ from v8.annexes.live.app.service import (
     ForecastService,
     LedgerReader,
     ModelSource,
+    RecordError,
     is_demo,
 )
 from v8.annexes.live.app.tiles import Selection, error_paragraph, tile_list
@@ -160,7 +161,8 @@ def serve_page(
         )
         service.start(WAIT_S)
     print_message(f"{service.snapshot.label}: http://{in_url(name)}:{port}/ (Ctrl-C stops it)")
-    application = make_application(Site(service, candles.name), policy)
+    site = Site(service, candles.name, has_own_ledger=not record_reader.is_default)
+    application = make_application(site, policy)
     try:
         make_server(application, listener.limiter).run(sockets=[listener])
     finally:
@@ -198,11 +200,13 @@ class Site:
     Args:
         service: Provides forecasts, models and live record.
         source: Name of the source of candles.
+        has_own_ledger: Whether another ledger than the default is shown.
     """
 
-    def __init__(self, service: ForecastService, source: str) -> None:
+    def __init__(self, service: ForecastService, source: str, *, has_own_ledger: bool = False) -> None:
         self._service = service
         self._source = source
+        self._has_own_ledger = has_own_ledger
         self._errors = Counter[str]()
         """Numbers of answers with an error, by its kind."""
         self._writers = ThreadPoolExecutor(NUM_WRITERS, thread_name_prefix="v8-page")
@@ -270,10 +274,17 @@ class Site:
         result = self._service.forecast(series)
         try:
             view: ForecastView = await _wait_for(result)
-            record = await _wait_for(self._service.record())
+            record = None
+            is_readable = True
+            try:
+                record = await _wait_for(self._service.record())
+            except RecordError as error:
+                self._errors[type(error).__name__] += 1
+                is_readable = False
 
             def write() -> Html:
-                return join([view.part, record_part(record, series, is_demo=self._is_demo)])
+                own = record_part(record, series, is_demo=self._is_demo, is_readable=is_readable)
+                return join([view.part, own])
 
             part = await self._written(write)
             status = 200
@@ -292,7 +303,13 @@ class Site:
         snapshot = self._service.snapshot
 
         def write() -> Html:
-            part = whole_record_part(record, snapshot.label, self._source, is_demo=self._is_demo)
+            part = whole_record_part(
+                record,
+                snapshot.label,
+                self._source,
+                is_demo=self._is_demo,
+                has_own_ledger=self._has_own_ledger,
+            )
             return part if _is_part(request) else page.record_page(snapshot, part, self._source)
 
         content = await self._written(write)

@@ -24,6 +24,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from v8.annexes.live import DEFAULT_LEDGER
 from v8.annexes.live.entries import Entry
 from v8.annexes.live.ledger import Ledger
 from v8.annexes.live.record import LiveRecord, live_record
@@ -205,6 +206,10 @@ def change_of_a_day(candles: Candles, month: PastMonth) -> float | None:
     return None
 
 
+class RecordError(ArtifactError):
+    """The live record cannot be read: its ledger is damaged, or this process may not read it."""
+
+
 class LedgerReader:
     """Reads the live record of a place from its ledger when that changed; the file need not exist.
 
@@ -215,6 +220,7 @@ class LedgerReader:
     def __init__(self, file: Path, place: Path | str) -> None:
         self._file = file
         self._place = place
+        self.is_default = file == DEFAULT_LEDGER
         self._num_rows = (0, 0)
         self._record: LiveRecord | None = None
 
@@ -222,11 +228,11 @@ class LedgerReader:
         """Return the live record of all series; None while there is no forecast of the place.
 
         Raises:
-            ArtifactError: If the file is no ledger, or its content cannot be trusted.
+            RecordError: If the file is no ledger, or its content cannot be trusted.
         """
         if not self._file.exists():
             return None
-        with Ledger.open(self._file) as ledger:
+        with self._open() as ledger:
             num_rows = ledger.num_rows  # rows are only ever added
             if num_rows != self._num_rows:
                 record = live_record(ledger, self._place)
@@ -242,12 +248,20 @@ class LedgerReader:
             since_s: Seconds since the epoch, UTC.
 
         Raises:
-            ArtifactError: If the file is no ledger, or its content cannot be trusted.
+            RecordError: If the file is no ledger, or its content cannot be trusted.
         """
         if not self._file.exists():
             return []
-        with Ledger.open(self._file) as ledger:
+        with self._open() as ledger:
             return ledger.forecasts_since(self._place, series, since_s)
+
+    @contextmanager
+    def _open(self) -> Iterator[Ledger]:
+        try:
+            with Ledger.open(self._file) as ledger:
+                yield ledger
+        except V8Error as error:
+            raise RecordError(where=error.where, rule=error.rule, got=error.got, fix=error.fix) from error
 
 
 def _read_snapshot(place: ModelPlace) -> ModelSnapshot:
@@ -441,7 +455,8 @@ class ForecastService:
         self.newest: Final[dict[Series, Any]] = {}
         """The newest view of each series, or the error, whoever requested it."""
         self._last_record: LiveRecord | None = None
-        self._last_notice = ""
+        self._notices: dict[str, str] = {}
+        """What the operator was told last about each subject that is in trouble."""
         self._snapshot = models.refresh()
         self._notify_refused()
 
@@ -472,7 +487,7 @@ class ForecastService:
 
     def record(self) -> CachedResult:
         """Return the live record of all series; None if there is none yet."""
-        return self._forecast_cache.get("record", lambda: (self._record(), self.now_s() + RECORD_S))
+        return self._forecast_cache.get("record", self._read_record)
 
     def prepare(self) -> LiveRecord | None:
         """Start to renew stale forecasts of all series; return the live record as it was read last."""
@@ -489,6 +504,11 @@ class ForecastService:
         """Start no work any more."""
         for cache in (self._forecast_cache, self._refresh_cache, self._prepare_cache):
             cache.close()
+
+    def _read_record(self) -> tuple[LiveRecord | None, float]:
+        """Read the live record, and return it and until when it is fresh."""
+        with self._notified("the live record"):
+            return self._record(), self.now_s() + RECORD_S
 
     def _prepare_all(self) -> tuple[None, float]:
         """Renew stale forecasts one after another: a request for a series waits for one of these at most."""
@@ -514,8 +534,9 @@ class ForecastService:
         except Exception as error:
             self.newest[series] = error
             if isinstance(error, V8Error):
-                self._notify_once(str(error))
+                self._notify_once(str(series), str(error))
             raise
+        self._notices.pop(str(series), None)
         self.newest[series] = view
         return view, until_s
 
@@ -535,13 +556,13 @@ class ForecastService:
         try:
             self._snapshot = self._models.refresh()
         except V8Error as error:
-            self._notify_once(f"{error} The models that were read before serve on.")
+            self._notify_once("the models", f"{error} The models that were read before serve on.")
+        else:
+            self._notices.pop("the models", None)
         if self._snapshot is not before:
             self._notify_refused()
-        try:
+        with suppress(V8Error), self._notified("the clock"):
             self._update_clock()
-        except V8Error as error:
-            self._notify_once(str(error))
         return None, self.now_s() + self._refresh_s
 
     def _update_clock(self) -> float:
@@ -552,10 +573,21 @@ class ForecastService:
 
     def _notify_refused(self) -> None:
         for name, reason in self._snapshot.refused.items():
-            self._notify_once(f"{name} is not shown: {reason}")
+            self._notify_once(f"the model of {name}", f"{name} is not shown: {reason}")
 
-    def _notify_once(self, text: str) -> None:
-        """Notify the operator, but not of the same thing twice in a row."""
-        if text != self._last_notice:
-            self._last_notice = text
+    @contextmanager
+    def _notified(self, subject: str) -> Iterator[None]:
+        """Notify the operator of a `V8Error` about a subject, and note when it is over."""
+        try:
+            yield
+        except V8Error as error:
+            self._notify_once(subject, str(error))
+            raise
+        self._notices.pop(subject, None)
+
+    def _notify_once(self, subject: str, text: str) -> None:
+        """Notify the operator, once while the trouble lasts, also of trouble that several subjects share."""
+        is_known = text in self._notices.copy().values()
+        self._notices[subject] = text
+        if not is_known:
             self._notify(text)
