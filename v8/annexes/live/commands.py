@@ -15,7 +15,7 @@ from v8.cli import shared as cli
 from v8.data.market.sources import SOURCES, present_source
 from v8.runs.options import chosen_series, contradiction, require_covariate_files
 
-LedgerOption = Annotated[Path, Option(metavar="FILE", help="The database of forecasts; made if missing.")]
+LedgerOption = Annotated[Path, Option(metavar="FILE", help="The database of forecasts.")]
 
 
 def forecast(
@@ -31,7 +31,7 @@ def forecast(
         None, metavar="volatility>2", help="Send when it rises above that many %; repeat for more."
     ),
     alerts_only: bool = Option(False, "--alerts-only", help="Send no forecasts, only alerts."),
-    ledger: LedgerOption = DEFAULT_LEDGER,
+    ledger: Path = Option(DEFAULT_LEDGER, metavar="FILE", help="The database of forecasts; made if missing."),
     source: cli.SourceOption = "live",
     data_dir: cli.DataDirOption = None,
     tables: cli.TablesOption = None,

@@ -228,10 +228,15 @@ class Ledger(Database):
         self.require_intact()
 
         def write(path: Path) -> None:
+            path.touch()  # SQLite does not say why it cannot make a file
             with sqlite_errors_translated(path), closing(sqlite3.connect(path)) as target:
                 self._connection.backup(target)
 
-        write_with(copy, write)
+        try:
+            write_with(copy, write)
+        except StorageError as error:
+            fix = "Free some space, or name a file that can be written with param:backup"
+            raise StorageError(where=str(copy), rule="must be written", got=error.got, fix=fix) from error
 
     def _require_earlier_copy(self, copy: Path) -> None:
         """Raise `ArtifactError` unless a file is another ledger whose newest forecast this one has, too."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from full_disk import file_limit
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
@@ -321,6 +322,20 @@ def test_a_backup_replaces_nothing_but_an_earlier_one(
     assert got in caught.value.got
     with pytest.raises(ArtifactError, match="the ledger itself"):
         ledger.back_up(ledger.path)
+
+
+def test_a_copy_that_cannot_be_written_is_named_as_it_was_asked_for(ledger: Ledger, tmp_path: Path) -> None:
+    ledger.add(made_entry())
+    copy = tmp_path / "copy.sqlite"
+    with file_limit(4_096), pytest.raises(StorageError) as full:
+        ledger.back_up(copy)
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError) as no_folder:
+        ledger.back_up(tmp_path / "file" / "copy.sqlite")
+    for caught, path in ((full, copy), (no_folder, tmp_path / "file" / "copy.sqlite")):
+        assert caught.value.where == str(path)
+        assert "param:backup" in caught.value.fix and "param:ledger" not in caught.value.fix
+    assert no_folder.value.got in ("Not a directory", "File exists")
 
 
 def test_a_damaged_ledger_is_not_copied(sound: bytes, tmp_path: Path) -> None:
