@@ -32,7 +32,7 @@ from v8.annexes.live.posting import ALL_FORECASTS, SECRET_VARIABLE, Receiver, se
 from v8.annexes.live.promotion import Promotions
 from v8.annexes.live.record import live_record
 from v8.annexes.live.watching import LedgerUpdater, ServingModels, UpdateResult
-from v8.base.errors import DataError
+from v8.base.errors import DataError, ProfileError
 from v8.base.http_client import RetryPolicy
 from v8.cli.app import app
 from v8.data.market.series import Series, iso
@@ -272,6 +272,30 @@ def test_a_missing_candle_is_one_line_and_one_message_until_it_is_over(
     assert receiver.kinds.count("forecast.refused") == 1
     message = receiver.taken[receiver.kinds.index("forecast.refused")][1]
     assert message["timestamp"] == "2025-01-01T00:00:05Z"  # by the exchange's clock
+
+
+def test_a_limit_of_a_series_that_is_not_forecast_is_refused_before_anything_is_written(
+    call: Callable[..., Any], trained: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SECRET_VARIABLE, SECRET)
+    ledger = tmp_path / "ledger.sqlite"
+    words = ("forecast", trained[0].run, "--ledger", ledger, "--post", "http://127.0.0.1:9/")
+    for series, limit in (([], "NOSUCH-15m"), (["--series", LONG], SHORT)):
+        refused = call(*words, *series, "--alert", f"{limit}:range>5")
+        assert refused.exit_code == ProfileError.exit_code, refused.output
+        assert limit in refused.stderr and LONG in refused.stderr
+    assert not ledger.exists()
+
+
+def test_a_run_that_moved_is_told_that_a_second_record_begins(
+    exchange: ExchangeApi, watch_place: Callable[..., Any], call: Callable[..., Any], trained: tuple[Any, Any]
+) -> None:
+    watch, ledger = watch_place()
+    watch.update()
+    ledger.close()
+    words = ("forecast", trained[0].run, "--ledger", ledger.path, "--series", LONG)
+    assert "has forecasts of ./tiny, none of " in call(*words).stderr
+    assert "has forecasts of" not in call(*words).stderr
 
 
 def test_trouble_that_was_over_is_reported_again(

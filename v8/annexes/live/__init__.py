@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 DEFAULT_LEDGER: Final = Path("runs/ledger.sqlite")
 """The ledger that is used if no other one is named."""
 
+
+def ledger_words(file: Path) -> tuple[str, ...]:
+    """Return the words of a command line that name a ledger; none for the default."""
+    return () if file == DEFAULT_LEDGER else ("--ledger", str(file))
+
+
 VOLATILITY_AHEAD: Final = "volatility"
 RANGE_AHEAD: Final = "range"
 KINDS: Final = (VOLATILITY_AHEAD, RANGE_AHEAD)

@@ -343,6 +343,19 @@ def place_name(place: Path | str, ledger: Path) -> str:
     return folder.as_posix()
 
 
+def place_of(name: str, ledger: Path) -> Path | str:
+    """Return the place that a ledger names, the inverse of `place_name`: a path, or `user/name` on the Hub.
+
+    >>> place_of("you/name", Path("runs/ledger.sqlite"))
+    'you/name'
+    >>> place_of("./aligned", Path("runs/ledger.sqlite")) == Path("runs/aligned")
+    True
+    """
+    if name.startswith("./"):
+        return ledger.parent / name
+    return Path(name) if Path(name).is_absolute() else name
+
+
 @dataclass(frozen=True, eq=False)
 class ActualValues:
     """Forecasts of one issuer and their actual values; N forecasts, K forecasters, V values of one."""

@@ -39,6 +39,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
+from v8.annexes.live import ledger_words
 from v8.annexes.live.entries import (
     Coverage,
     DailyCoverage,
@@ -50,11 +51,14 @@ from v8.annexes.live.entries import (
     measure_daily,
     merge_coverages,
     merge_daily,
+    place_of,
 )
 from v8.annexes.live.ledger import Ledger
-from v8.base.errors import V8Error
+from v8.base.errors import ArtifactError, V8Error, listed
+from v8.base.process import command
 from v8.base.wording import say
-from v8.data.market.series import Series, iso
+from v8.cli.shared import place_words
+from v8.data.market.series import Series, iso, series_advice
 from v8.forecaster.metadata import METADATA_FILE, read_metadata
 from v8.model.baselines.baselines import NAIVE, reference_baseline
 from v8.model.evaluation.board import Comparison, SharedLosses, Target, comparison_rows
@@ -501,3 +505,78 @@ def _references_in(folder: Path, _written_ns: int) -> dict[str, str]:
     """Return the best baselines that the metadata in a folder names, as long as the file is the same."""
     stored = read_metadata(folder).result.verdict
     return {} if stored is None else references(stored)
+
+
+def require_record(ledger: Ledger, place: Path | str, names: Sequence[str]) -> None:
+    """Require that a ledger holds forecasts of a place, and of each of some series of it.
+
+    Raises:
+        ArtifactError: If it holds none.
+    """
+    available = ledger.series(place)
+    if not available:
+        raise _no_record_error(ledger, place)
+    missing = [name for name in names if name not in available]
+    if missing:
+        raise _no_series_error(ledger, place, missing, available)
+
+
+def _no_record_error(ledger: Ledger, place: Path | str) -> ArtifactError:
+    """Return the error for a place of which a ledger has no forecast; another may be the same, moved."""
+    places = ledger.places()
+    begin = f"begin its record with `{_live_command('forecast', place, ledger)}`"
+    if places:
+        folder_name = ledger.place(place).rpartition("/")[2]
+        same = [name for name in places if name.rpartition("/")[2] == folder_name]
+        nearest = place_of((same or places)[0], ledger.path)
+        read = f"`{_live_command('track', nearest, ledger)}`"
+        fix = (
+            f"Paths are as seen from the ledger's folder. Read that record, also without its run, with {read}"
+        )
+        if isinstance(nearest, Path):
+            fix += f"; a run at {nearest} continues it"
+        if not same and _is_there(place):
+            fix += f". If this is another run, {begin}"
+    elif _is_there(place):
+        fix = begin[:1].upper() + begin[1:]
+    else:
+        from v8.runs.run_folder import folder_advice  # noqa: PLC0415 - as above
+
+        fix = folder_advice(Path(place), "Check the path of the run")
+    return ArtifactError(
+        where=str(ledger.path),
+        rule="must hold forecasts of what is asked for",
+        got=f"none of {ledger.place(place)}, but of {listed(places) or 'no place'}",
+        fix=fix,
+    )
+
+
+def _no_series_error(
+    ledger: Ledger, place: Path | str, missing: Sequence[str], available: Sequence[str]
+) -> ArtifactError:
+    """Return the error for series of which the record of a place has no forecast."""
+    name = missing[0]
+    fix = series_advice(name, available, "Choose one of these with param:series")
+    models: Sequence[str] = missing  # a repository is not asked
+    if isinstance(place, Path):
+        from v8.publish.hub.places import open_place  # noqa: PLC0415 - as above
+
+        models = []
+        with suppress(V8Error):
+            models = open_place(place).series
+    if name in models:
+        fix = f"Issue some: `{_live_command('forecast', place, ledger, '--series', name)}`"
+    return ArtifactError(
+        where=str(ledger.path),
+        rule="must hold forecasts of what is asked for",
+        got=f"none of {listed(missing)}, but of {listed(available)}",
+        fix=fix,
+    )
+
+
+def _is_there(place: Path | str) -> bool:
+    return isinstance(place, str) or place.is_dir()
+
+
+def _live_command(name: str, place: Path | str, ledger: Ledger, *words: str) -> str:
+    return command(name, *place_words(place), *words, *ledger_words(ledger.path))

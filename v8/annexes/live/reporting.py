@@ -39,14 +39,14 @@ from v8.annexes.live.record import (
     live_board,
     live_record,
     own_baseline_sentence,
+    require_record,
 )
 from v8.api.board import board_markdown
-from v8.base.errors import ArtifactError, PublishError, listed, shown
-from v8.base.process import command
+from v8.base.errors import PublishError, listed, shown
 from v8.base.storage import packaged, passing_folder, write_text
 from v8.base.terminal import print_json, print_lines, print_message, print_table
 from v8.base.wording import Table, number, p_value, percent, plural
-from v8.cli.shared import place_words, publish_staged
+from v8.cli.shared import publish_staged
 from v8.data.market.series import iso
 from v8.data.market.sources.tables import PARQUET_FAULTS, ParquetContent, is_plain, longest_text
 from v8.forecaster.model_file import MAX_UNPACKED_BYTES
@@ -98,16 +98,7 @@ def print_record(
     """
     with Ledger.open(ledger_file) as ledger:
         ledger.require_intact()
-        available = ledger.series(place)
-        missing = [name for name in names or () if name not in available]
-        if missing or not available:
-            places = f"{ledger.place(place)}, but of {listed(ledger.places()) or 'no place'}"
-            raise ArtifactError(
-                where=str(ledger.path),
-                rule="must hold forecasts of what is asked for",
-                got=f"none of {listed(missing) if missing else places}",
-                fix=f"Issue some: {command('forecast', *place_words(place), '--every')}",
-            )
+        require_record(ledger, place, names or ())
         record = live_record(ledger, place, names)
     RECORD_PRINTERS[output_format](record)
 

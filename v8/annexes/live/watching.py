@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from v8.annexes.live import DEFAULT_LEDGER
+from v8.annexes.live import Limit, ledger_words
 from v8.annexes.live.entries import Entry
 from v8.annexes.live.issuing import (
     FittedBaselines,
@@ -40,7 +40,7 @@ from v8.annexes.live.posting import (
     send_messages,
     trouble_key,
 )
-from v8.base.errors import ArtifactError, DataError, SeriesError, V8Error, listed
+from v8.base.errors import ArtifactError, DataError, ProfileError, SeriesError, V8Error, listed
 from v8.base.http_client import in_thread
 from v8.base.process import command, quiet_start, set_exit_message, with_progress
 from v8.base.storage import digest_bytes
@@ -447,6 +447,8 @@ def forecast_into_ledger(
     settle_process()
     with quiet_start():
         models = find_models()  # first: no file is made if there are no models
+    if wishes:
+        require_forecast(wishes.limits, models.series)
     with Ledger.open_to_write(ledger_file) as ledger:
         ledger.require_intact()
         with quiet_start():  # opening them starts TensorFlow, which prints
@@ -454,6 +456,13 @@ def forecast_into_ledger(
                 with suppress(V8Error):  # the first update reports it
                     models.forecaster(name)
         ledger_place = ledger.place(place)
+        places = ledger.places()
+        if places and ledger_place not in places:
+            print_message(
+                f"{ledger_file} has forecasts of {listed(places)}, none of {ledger_place}: a second record "
+                "begins. Paths are as seen from the ledger's folder; a run that was moved or renamed "
+                "continues its record at its old path."
+            )
         updater = LedgerUpdater(
             models,
             open_candles,
@@ -473,12 +482,8 @@ def forecast_into_ledger(
 
             updater.run_forever(report)
         result = updater.update()
-        track_words = list(place_words(place))
-        if ledger_file != DEFAULT_LEDGER:
-            track_words += ["--ledger", str(ledger_file)]
-        print_lines(
-            f"{_summary(result)}.", f"Ledger: {ledger_file}. Its record: {command('track', *track_words)}"
-        )
+        track = command("track", *place_words(place), *ledger_words(ledger_file))
+        print_lines(f"{_summary(result)}.", f"Ledger: {ledger_file}. Its record: {track}")
         if receiver:
             send_messages(ledger_file, ledger_place, receiver)
     if not result.failures:
@@ -486,6 +491,18 @@ def forecast_into_ledger(
     if result.num_issued:
         return SeriesError.exit_code
     return next(iter(result.failures.values())).exit_code
+
+
+def require_forecast(limits: Sequence[Limit], available: Sequence[str]) -> None:
+    """Raise a `ProfileError` for a limit of a series that is not forecast: it would never be passed."""
+    for limit in limits:
+        if limit.series and limit.series not in available:
+            raise ProfileError(
+                where=f"param:alert {limit}",
+                rule="is for all series, or for one that is forecast",
+                got=f"{limit.series}, and forecasts of {listed(available)}",
+                fix=series_advice(limit.series, available, "Name one of these, or none for all"),
+            )
 
 
 def _summary(result: UpdateResult) -> str:

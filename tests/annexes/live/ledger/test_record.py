@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from ledger_entries import ISSUER, made_entry, made_score
 
 from v8.annexes.live.entries import Coverage, Score
 from v8.annexes.live.ledger import Ledger
-from v8.annexes.live.record import MIN_DAYS, LiveRecord, live_board, live_record
+from v8.annexes.live.record import MIN_DAYS, LiveRecord, live_board, live_record, require_record
 from v8.base.errors import ArtifactError
 from v8.model.evaluation.significance import diebold_mariano
 
@@ -210,3 +211,35 @@ def test_live_coverage_leaves_out_what_has_no_width(ledger: Ledger) -> None:
     tasks = live_record(ledger, PLACE).tasks
     assert tasks["ohlc"].coverage == Coverage({"90 %": 5}, 6)
     assert tasks["volatility"].coverage is None
+
+
+def test_a_ledger_without_the_place_says_which_it_has_and_how_to_read_them(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    run = tmp_path / "renamed"
+    with pytest.raises(ArtifactError) as empty:
+        require_record(ledger, run, ())
+    assert empty.value.got == "none of ./renamed, but of no place"
+    assert "forecast" not in empty.value.fix  # there is no such folder
+    ledger.add(made_entry())
+    for folder in (run, tmp_path / "elsewhere" / "tiny"):
+        with pytest.raises(ArtifactError) as moved:
+            require_record(ledger, folder, ())
+        assert moved.value.got.endswith("but of ./tiny")
+        assert f"track {tmp_path / 'tiny'} --ledger {ledger.path}`" in moved.value.fix
+        assert "forecast" not in moved.value.fix
+    run.mkdir()
+    with pytest.raises(ArtifactError) as other_run:
+        require_record(ledger, run, ())
+    assert f"forecast {run} --ledger {ledger.path}`" in other_run.value.fix
+
+
+def test_a_series_without_forecasts_is_not_to_be_forecast_where_no_model_is(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    ledger.add(made_entry())
+    require_record(ledger, tmp_path / "tiny", ["BTCUSDT-15m"])
+    with pytest.raises(ArtifactError) as caught:
+        require_record(ledger, tmp_path / "tiny", ["SOLUSDT-15m"])
+    assert caught.value.got == "none of SOLUSDT-15m, but of BTCUSDT-15m"
+    assert "forecast" not in caught.value.fix
