@@ -40,7 +40,7 @@ def run(
     dry_run: bool = Option(False, "--dry-run", help="Print the plan and its estimated time; do nothing."),
     is_list: bool = Option(False, "--list", help="Print for whom each profile is, and its cost."),
     opens: bool = Option(False, "--open", help="Open the report in the browser once there is one."),
-    is_verbose: bool = Option(False, "--verbose", help="Where the output is no terminal: a line an epoch."),
+    is_verbose: bool = Option(False, "--verbose", help="A line an epoch where the output is no terminal."),
     lang: cli.LangOption = None,
 ) -> None:
     """Train, evaluate and save a model for every series; the same call again continues or skips.
@@ -59,8 +59,7 @@ def run(
     # The text of the command line that continues this run, for messages and its record.
     continue_command = command("run", *options.words(), *cli.language_words(lang))
     prepared = PreparedRun.from_options(options, continue_command)
-    # Sets variables of the environment that TensorFlow reads when it is imported. With `--device gpu`,
-    # `from_options` has imported TensorFlow to look for the GPU; then none are needed.
+    # Sets variables of the environment that TensorFlow reads when it is imported.
     cli.settle_process(options.device)
     echo(f"{'Planning' if dry_run else 'Preparing'} a run of {prepared.plan.profile.name}.")
 

@@ -106,14 +106,15 @@ def prepare_series(table: FeatureTable, profile: Profile) -> SeriesData:
     """
     split = split_rows(len(table), profile, location=str(table.series), num_holes=table.num_holes)
     spans = {name: _span(table, rows, name, profile) for name, rows in split.items()}
+    # To the train part alone: inputs to its rows, targets to its windows.
     scaling = fit_scaling(spans["train"], split["train"], table_columns(profile))
-    closes = _closes_by_symbol(table, profile)
+    closes = _closes_by_symbol(table, profile)  # several where features are of other symbols, too
     inputs_NF = scaling.scale_inputs(table.select(profile.features).astype(np.float64), closes)
     # Row n has the targets of the window whose anchor it is; a row that is no anchor has zeros.
     targets_NHC = {task: _targets(list(spans.values()), scaling, task) for task in profile.tasks}
-    # What the targets of each row are divided by, so that calm and wild times look alike: the recent range of
-    # prices with `scaling: ranged`, else 1. The loss of a window is multiplied by it again, so that a wild
-    # one counts as much as where forecasts are evaluated. The mean weight of the train windows is 1.
+    # With `scaling: ranged` targets were divided by the recent range of prices, so that calm and wild times
+    # look alike. Training multiplies the loss of a window by `weight_N`, that range as a multiple of its mean
+    # on the train windows: so a wild window counts as much as in an evaluation. Else all weights are 1.
     divisor_N = scaling.floored_range(target_unit(table, profile))
     weight_N = divisor_N / divisor_N[spans["train"].anchors].mean()
     return SeriesData(

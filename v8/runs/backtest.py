@@ -38,9 +38,9 @@ from v8.model.evaluation.fold_losses import (
     BREAK_FACTOR,
     TEST_LOSSES_FILE,
     Cell,
-    FoldLosses,
     FoldSummary,
     SeedSpread,
+    WindowLosses,
     summarize_cells,
 )
 from v8.profile.indicators import warmup_bars
@@ -535,7 +535,7 @@ def read_cell(folder: Path, fold: int = 0) -> Cell:
     """
     name = folder.name
     metadata = read_metadata(folder, series=name)
-    losses = FoldLosses.load(folder / TEST_LOSSES_FILE)
+    losses = WindowLosses.load(folder / TEST_LOSSES_FILE)
     return Cell(fold, Series.parse(name), metadata.evaluation, losses, metadata.quantiles)
 
 

@@ -3,15 +3,16 @@
     run_plan         holds the run folder and lets the observer follow
       execute        what is finished is checked and skipped; the engine trains the others
 
-Nothing is trained before the files of every finished series were checked, and the candles of every selected
-series were read and pinned (`v8.runs.reading`). What is wrong with a series does not stop the others:
+Nothing is trained before the files of every finished series were checked, and the candles of all other
+selected series, and of those that are sound, were read and pinned (`v8.runs.reading`). What is wrong with a
+series does not stop the others:
 
     files of a finished series are not as they were saved     it fails; its files are left as they are
     candles are no longer those it is pinned to               it fails
-    candles cannot be read                                    it fails; if it is finished, that is only noted
+    candles cannot be read                                    it fails; a finished one stays as it is
 
-What happens goes to observers (`v8.runs.events`) as events: an engine passes them to `RunRecorder`, which
-writes run.json and passes them on to the observer of `run_plan`: display, trackers, the writer of the report.
+What happens goes to observers (`v8.runs.events`) as events: `RunRecorder` writes run.json and passes them on
+to the observer of `run_plan`, which is a group: display, trackers, the writer of the report.
 """
 
 from collections.abc import Sequence
@@ -96,13 +97,13 @@ def new_record(plan: Plan, source: CandleSource) -> RunRecord:
 def execute(
     plan: Plan, folder: RunFolder, source: CandleSource, engine: Engine, observer: RunObserver
 ) -> RunSummary:
-    """Finish every series of a plan that can be finished, in its open folder; arguments as for `run_plan`.
+    """Finish every series of a plan that can be finished, in its open folder.
 
     Raises:
         StorageError: If `run.json` cannot be written.
     """
     recorder = RunRecorder(folder, observer)  # passes on to the observer whatever it records
-    if folder.note:
+    if folder.note:  # what opening it has changed
         recorder.on_event(Note(folder.note))
     if plan.todo:
         folder.require_writable()
@@ -115,14 +116,15 @@ def execute(
     try:
         if reading.to_train:
             recorder.on_event(GettingReady(f"Getting ready to train {len(reading.to_train)} series."))
+            # Chosen for this machine at the first start, and the same when the run is continued.
             recipe = with_device_settings(plan.recipe, folder, recorder)
             jobs = make_jobs(replace(plan, recipe=recipe), reading.to_train)
-            # Variables of the environment say how XLA compiles the recurrent layers' loop over the bars of a
-            # window; processes inherit them.
+            # Loops of recurrent layers over the bars of a window: variables of the environment say how XLA
+            # compiles them; processes inherit these.
             with loops_in_environment(recipe.device_settings.loops):
                 outcomes = train_jobs(jobs, engine, recorder)
     finally:
-        folder.reset_running()
+        folder.reset_running()  # what was interrupted is pending again, and keeps its checkpoint
     trained = [outcome for outcome in outcomes if outcome.reason is None]
     train_failures = [outcome for outcome in outcomes if outcome.reason is not None]
     refused = {failure.series for failure in reading.failures}  # finished series may be among them

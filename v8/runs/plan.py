@@ -1,7 +1,7 @@
 """What a run will do, before it does it: its series and seeds, its jobs, and the engine that does them.
 
-A series has the same seed whichever others are selected: series number k of the default universe trains with
-the profile's seed + k.
+A series has the same seed whichever others are selected: number k of the 40 default series trains with the
+profile's seed + k.
 """
 
 import hashlib
@@ -144,7 +144,7 @@ class Job:
     seed: int  # of weights, order of windows and dropout
     folder: Path  # where the artefact goes
     candle_seconds: float = 0.0  # time that reading the candles took
-    initial_model: Path | None = None  # folder of an older model, to train on; None: random weights
+    initial_model: Path | None = None  # folder of the model whose weights training begins from; None: random
 
     @property
     def series(self) -> Series:

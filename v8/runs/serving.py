@@ -32,7 +32,7 @@ from v8.forecaster.metadata import (
     redo_offered,
 )
 from v8.forecaster.series_artifact import FORECASTS_FILE, ForecastSample, read_sample
-from v8.model.evaluation.fold_losses import TEST_LOSSES_FILE, FoldLosses
+from v8.model.evaluation.fold_losses import TEST_LOSSES_FILE, WindowLosses
 from v8.model.evaluation.leaderboard import TrainingHistory, read_history
 from v8.runs import run_folder
 
@@ -156,7 +156,7 @@ class FinishedSeries:
     metadata: Metadata
     history: TrainingHistory  # one row an epoch
     sample: ForecastSample | None  # forecasts to draw; None where an older v8 wrote none
-    losses: FoldLosses | None  # of the test windows; None where it was not evaluated, or pulled from the Hub
+    losses: WindowLosses | None  # of the test windows; None where not evaluated, or pulled from the Hub
 
 
 def read_finished(folder: Path) -> FinishedSeries:
@@ -179,11 +179,11 @@ def read_finished(folder: Path) -> FinishedSeries:
                 fix="Restore it",
             )
         file = folder / TEST_LOSSES_FILE
-        losses = FoldLosses.load(file) if file.exists() else None
+        losses = WindowLosses.load(file) if file.exists() else None
         return FinishedSeries(metadata, history, read_sample(folder / FORECASTS_FILE), losses)
 
 
-def read_test_losses(run: Path, names: Iterable[str]) -> dict[str, FoldLosses]:
+def read_test_losses(run: Path, names: Iterable[str]) -> dict[str, WindowLosses]:
     """Read the losses of the test windows by series, of those of a run that have them.
 
     Models that were pulled from the Hub have none.
@@ -192,4 +192,4 @@ def read_test_losses(run: Path, names: Iterable[str]) -> dict[str, FoldLosses]:
         ArtifactError: If a file is damaged.
     """
     files = {name: served_folder(run, name) / TEST_LOSSES_FILE for name in names}
-    return {name: FoldLosses.load(file) for name, file in files.items() if file.exists()}
+    return {name: WindowLosses.load(file) for name, file in files.items() if file.exists()}

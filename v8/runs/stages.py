@@ -1,9 +1,9 @@
 """The stages of one series, from candles to its artefact: features, windows, training, evaluating, saving.
 
 If the profile asks for it, a trained network is calibrated before it is evaluated. Two things are fitted to
-the validation span and become part of the model that is saved: with `calibration: ensemble` the shares in
-which its forecasts are mixed with those of simulated paths and of a regression (`v8.model.baselines.ranges`),
-and, where the profile has quantiles, the widths of the intervals between them.
+the validation span and become part of the model that is saved: with `calibration: ensemble` the shares of a
+weighted mean of its forecasts and those of two formulas (`v8.model.baselines.ranges`); and, where the profile
+has quantiles, how wide their intervals are.
 """
 
 import math
@@ -42,7 +42,7 @@ from v8.model.evaluation.evaluation import (
     evaluate_quantiles,
     evaluate_test_span,
 )
-from v8.model.evaluation.fold_losses import TEST_LOSSES_FILE, FoldLosses
+from v8.model.evaluation.fold_losses import TEST_LOSSES_FILE, WindowLosses
 from v8.model.evaluation.metrics import Importance, measure_importance
 from v8.model.evaluation.significance import BaselineComparison, Losses
 from v8.model.networks.published import Forecasts, PublishedModel
@@ -93,7 +93,8 @@ class TrainedSeries:
 class SeriesInProgress:
     """One series with its features and windows, on its way to an artefact; each stage is timed.
 
-    Raises an error of the series' own, such as `DataError`, if its features or windows cannot be made.
+    The constructor raises an error, such as `DataError`, if its features or windows cannot be made.
+    `initial_weights` are those of the job's `initial_model`, which the caller has read.
     """
 
     def __init__(
@@ -167,15 +168,17 @@ class SeriesInProgress:
         self._seconds.update(result.seconds)
         self._data.forget_targets()  # only training needs them; actual values are in the spans
         with self._stage("evaluate"):
-            model = trainer.serving_model(self._data, result.weights)  # of the best epoch
+            # The weights are those of the epoch with the smallest loss on the validation span.
+            model = trainer.serving_model(self._data, result.weights)
             test_results = self._calibrate_and_evaluate(model)
         with self._stage("save"):
             write_with(self._job.folder / MODEL_FILE, lambda file: model.save(file, series=str(self.series)))
             self._onnx_fault = self._save_onnx(model)
             if test_results.losses is not None:
-                losses = FoldLosses.of(self._data, test_results.losses)  # of each window
+                losses = WindowLosses.of(self._data, test_results.losses)
                 losses.save(self._job.folder / TEST_LOSSES_FILE)
-        # The metadata hold the seconds of every stage, of "save" too, so they are written after it.
+        # The metadata hold the seconds of every stage, of "save" too, so they are written after it; written
+        # last, they make the artefact complete. A few forecasts are kept, to be drawn in the report.
         forecasts = test_results.forecasts
         sample = sample_forecasts(self._data, forecasts.points, forecasts.quantiles)
         metadata = self._metadata(trainer, result, fleet_size, test_results)
@@ -188,7 +191,8 @@ class SeriesInProgress:
 
     def _calibrate_and_evaluate(self, model: PublishedModel) -> _TestSpanResults:
         """Calibrate a model, let it forecast the test span, and evaluate it there if that is wanted."""
-        # Changes the model, and returns the shares for the metadata. A formula has nothing to calibrate.
+        # On the validation span: the share of the network beside formulas is fitted, and how wide intervals
+        # are. This changes the model, and returns the shares for the metadata; a formula has none.
         shares = calibrate(model, self._data) if isinstance(model, ServingModel) else None
         test_span = self._data.spans["test"]
         forecasts = model.forecast_span(test_span)  # in any case, for a sample of them is saved
@@ -198,9 +202,11 @@ class SeriesInProgress:
             results = replace(results, evaluation=evaluation, losses=losses)
             if self._recipe.profile.quantiles:
                 quantiles = evaluate_quantiles(self._data, forecasts.quantiles)
+                # How often the range of all bars ahead held, between two of the quantiles.
                 coverage = self._range_coverage(model, forecasts.quantiles)
                 results = replace(results, quantiles=quantiles, price_range=coverage)
         if self._recipe.has_importance:
+            # It forecasts windows again whose inputs are shuffled.
             importance = measure_importance(test_span, model.forecast_all)
             results = replace(results, importance=importance)
         return results

@@ -11,7 +11,7 @@ from v8.annexes.comparison.results import share_windows
 from v8.base.errors import ArtifactError
 from v8.data.market.series import Series
 from v8.model.evaluation.evaluation import EvaluatedTask, Evaluation
-from v8.model.evaluation.fold_losses import Cell, FoldLosses
+from v8.model.evaluation.fold_losses import Cell, WindowLosses
 
 BAR_S = 900
 
@@ -30,7 +30,7 @@ def cell(
         direction=(),
         validation_mae={"ohlc": {"naive": 1.0, "har": 0.9}},
     )
-    return Cell(fold, Series.parse(name), evaluation, FoldLosses(bars * BAR_S, {"ohlc": by_name}, 1.0))
+    return Cell(fold, Series.parse(name), evaluation, WindowLosses(bars * BAR_S, {"ohlc": by_name}, 1.0))
 
 
 def test_means_are_over_the_windows_that_all_have_whatever_the_lookback() -> None:

@@ -10,7 +10,7 @@ from tiny_profiles import demo_data, tiny_profile
 
 from v8.base.errors import ArtifactError
 from v8.model.evaluation.evaluation import MODEL, evaluate_test_span
-from v8.model.evaluation.fold_losses import BREAK_FACTOR, FoldLosses, volatility_shock
+from v8.model.evaluation.fold_losses import BREAK_FACTOR, WindowLosses, volatility_shock
 
 DAY = 24
 
@@ -60,23 +60,23 @@ def test_a_market_that_stands_still_has_a_shock_all_the_same() -> None:
 
 
 @pytest.fixture(scope="module")
-def evaluated() -> FoldLosses:
+def evaluated() -> WindowLosses:
     data = demo_data(tiny_profile("dense_newest"))
     evaluation, losses = evaluate_test_span(data, data.spans["test"].naive)
     assert evaluation.validation_mae == {}  # all tasks have a reference: no baseline has to be chosen
-    return FoldLosses.of(data, losses)
+    return WindowLosses.of(data, losses)
 
 
-def test_a_fold_has_one_loss_a_window_of_everybody(evaluated: FoldLosses) -> None:
+def test_a_fold_has_one_loss_a_window_of_everybody(evaluated: WindowLosses) -> None:
     assert (np.diff(evaluated.closes_s) > 0).all()
     for by_name in evaluated.by_task.values():
         assert {MODEL, "naive", "range_paths"} <= by_name.keys()
         assert all(losses.shape == evaluated.closes_s.shape for losses in by_name.values())
 
 
-def test_a_fold_is_read_as_it_was_written(evaluated: FoldLosses, tmp_path: Path) -> None:
+def test_a_fold_is_read_as_it_was_written(evaluated: WindowLosses, tmp_path: Path) -> None:
     evaluated.save(tmp_path / "test_losses.npz")
-    again = FoldLosses.load(tmp_path / "test_losses.npz")
+    again = WindowLosses.load(tmp_path / "test_losses.npz")
     np.testing.assert_array_equal(again.closes_s, evaluated.closes_s)
     assert again.shock == evaluated.shock
     for task, by_name in evaluated.by_task.items():
@@ -85,11 +85,11 @@ def test_a_fold_is_read_as_it_was_written(evaluated: FoldLosses, tmp_path: Path)
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 no archive", None])
-def test_a_damaged_fold_is_refused(content: bytes | None, evaluated: FoldLosses, tmp_path: Path) -> None:
+def test_a_damaged_fold_is_refused(content: bytes | None, evaluated: WindowLosses, tmp_path: Path) -> None:
     file = tmp_path / "test_losses.npz"
     evaluated.save(file)
     file.write_bytes(file.read_bytes()[:-40] if content is None else content)
     with pytest.raises(ArtifactError, match=r"test_losses\.npz: must hold"):
-        FoldLosses.load(file)
+        WindowLosses.load(file)
     with pytest.raises(ArtifactError, match="No such file"):
-        FoldLosses.load(tmp_path / "none.npz")
+        WindowLosses.load(tmp_path / "none.npz")

@@ -13,7 +13,7 @@ from evaluating import evaluate_arrays, rolled
 
 from v8.data.market.series import Series
 from v8.model.evaluation.evaluation import EvaluatedQuantiles, Evaluation, QuantileEvaluation
-from v8.model.evaluation.fold_losses import Cell, FoldLosses, shared_differences
+from v8.model.evaluation.fold_losses import Cell, WindowLosses, shared_differences
 from v8.model.evaluation.metrics import QuantileErrors
 from v8.model.evaluation.significance import Significance
 from v8.profile.profile import load_profile
@@ -50,7 +50,7 @@ def cell(
     told = {each: losses.get(each, made * (1.0 - share * (each == "model"))) for each in NAMES}
     those = {each: np.float32(np.broadcast_to(values, NUM)) for each, values in told.items()}
     closes_s = BAR_S * (1_000_000 + first + np.arange(NUM, dtype=np.int64))
-    losses = FoldLosses(closes_s, {"ohlc": those, "volatility": those}, shock)
+    losses = WindowLosses(closes_s, {"ohlc": those, "volatility": those}, shock)
     return Cell(fold, Series.parse(name), EVALUATED[share], losses)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from v8.model.evaluation.fold_losses import FoldLosses, TaskResult
+from v8.model.evaluation.fold_losses import TaskResult, WindowLosses
 from v8.model.evaluation.leaderboard import LeaderboardRow, Verdict
 from v8.model.evaluation.significance import BaselineComparison
 from v8.publish.report.verdict import TaskVerdict, headline_intervals, signed_pct, verdict
@@ -156,7 +156,7 @@ def test_a_headline_says_between_what_it_lies_and_for_how_many_series_it_holds()
         one.evaluation.horizon_bars = 10
         rows.append(one)
         by_name = {"model": share * losses, "naive": losses, "har": losses}
-        of_windows[name] = FoldLosses(np.arange(300), {"ohlc": by_name}, 1.0)
+        of_windows[name] = WindowLosses(np.arange(300), {"ohlc": by_name}, 1.0)
     intervals = headline_intervals(rows, of_windows)
     # Every window has the share of its series, so only the draws of series differ: at most all are the worst.
     assert 0.7 < intervals["ohlc"].low < 0.9 < intervals["ohlc"].high < 1.4

@@ -346,19 +346,18 @@ def _evaluate(
     # By task and forecaster: mean absolute and squared errors in prices and in returns, and the loss of each
     # window, from which the tests are made.
     errors, losses = _measure(span, forecasts, metrics.measure_errors)
-    # Beside the errors: which forecasters may be the best, significance tests, the line of actual values on
-    # forecasts, and how often the direction was right.
     confidence_sets = _confidence_sets(losses)
     tasks = {
         task: EvaluatedTask(
             columns=TASKS[task].columns,
             errors=by_name,
-            significance=losses.tests(task, MODEL),
-            confidence_set=confidence_sets[task],
-            lines=_regression_lines(span, task, model_forecasts[task]),
+            significance=losses.tests(task, MODEL),  # of the model against each baseline
+            confidence_set=confidence_sets[task],  # which forecasters may be the best: a p-value for each
+            lines=_regression_lines(span, task, model_forecasts[task]),  # of actual values on forecasts
         )
         for task, by_name in errors.items()
     }
+    # How often the forecast and the actual close moved in the same direction.
     direction = metrics.measure_direction(span, model_forecasts[TASK_OHLC])
     evaluation = Evaluation(
         num_windows=len(span), horizon_bars=span.horizon_bars, tasks=tasks, direction=direction

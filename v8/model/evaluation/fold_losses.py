@@ -58,7 +58,7 @@ _FIX: Final = "Move the folder of this series away, then repeat the command that
 
 
 @dataclass(frozen=True, eq=False)
-class FoldLosses:
+class WindowLosses:
     """The losses of every forecaster on the test span of one series, window by window."""
 
     closes_s: NDArray[np.int64]
@@ -69,7 +69,7 @@ class FoldLosses:
     shock: float  # see `volatility_shock`
 
     @classmethod
-    def of(cls, data: SeriesData, losses: significance.Losses) -> "FoldLosses":
+    def of(cls, data: SeriesData, losses: significance.Losses) -> "WindowLosses":
         """Return what is saved of the windows of an evaluated series.
 
         Args:
@@ -99,7 +99,7 @@ class FoldLosses:
         by_name = self.by_task[task]
         return PairedLosses(series, self.closes_s, model=by_name[MODEL], baseline=by_name[baseline])
 
-    def at(self, closes_s: NDArray[np.int64]) -> "FoldLosses":
+    def at(self, closes_s: NDArray[np.int64]) -> "WindowLosses":
         """Keep the windows whose last known candle closed at one of these times."""
         is_kept = np.isin(self.closes_s, closes_s)
         by_task = {
@@ -121,7 +121,7 @@ class FoldLosses:
         write_bytes(file, buffer.getvalue())
 
     @classmethod
-    def load(cls, file: Path) -> "FoldLosses":
+    def load(cls, file: Path) -> "WindowLosses":
         """Read what `save` wrote. Raises `ArtifactError` if the file is missing or damaged."""
         content = read_plain(file, fix=_FIX)
         try:
@@ -194,7 +194,7 @@ class Cell:
     fold: int  # number of the fold, from 1
     series: Series
     evaluation: Evaluation
-    losses: FoldLosses
+    losses: WindowLosses
     quantiles: QuantileEvaluation | None = None  # None if the model forecasts no quantiles
 
     def relative_error(self, task: str, baseline: str = NAIVE, forecaster: str = MODEL) -> float | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from v8.base.wording import percent, say, spaced, term
 from v8.model.baselines.baselines import BASELINES, NAIVE
 from v8.model.evaluation.bootstrap import ErrorInterval, error_interval
-from v8.model.evaluation.fold_losses import FoldLosses, TaskResult
+from v8.model.evaluation.fold_losses import TaskResult, WindowLosses
 from v8.model.evaluation.leaderboard import (
     BEST,
     LeaderboardRow,
@@ -231,7 +231,7 @@ def verdict_in_brief(row: LeaderboardRow | None) -> tuple[str, str]:
 
 
 def headline_intervals(
-    rows: Sequence[LeaderboardRow], losses: Mapping[str, FoldLosses]
+    rows: Sequence[LeaderboardRow], losses: Mapping[str, WindowLosses]
 ) -> dict[str, ErrorInterval]:
     """Return by task the interval of the median error of a leaderboard relative to the best baselines'.
 
