@@ -21,9 +21,10 @@ from tiny_profiles import tiny_profile
 from typer.testing import CliRunner
 
 from v8.annexes.comparison import ComparisonOptions
-from v8.annexes.comparison.comparing import check_places, is_board, make_board, profile_order
+from v8.annexes.comparison.comparing import check_places, make_board, profile_order
+from v8.annexes.comparison.places import is_board
 from v8.api.board import board_sentences, board_tables
-from v8.base.errors import ArgumentError, ProfileError
+from v8.base.errors import ArgumentError, ArtifactError, ProfileError
 from v8.cli.app import app
 from v8.model.evaluation.evaluation import Evaluation
 
@@ -268,6 +269,17 @@ def test_profiles_alone_and_runs_alone_make_no_board(tmp_path: Path) -> None:
         with pytest.raises(ProfileError) as refused:
             is_board(names)
         assert refused.value.got == f"{names[1]} among 2 names"
+    (tmp_path / "folds" / "fold-1").mkdir(parents=True)
+    (tmp_path / "folds" / "fold-1" / "run.json").touch()
+    for folder, met in (("folds", "fold-1"), ("gone", "no such folder")):
+        for named in ([run, str(tmp_path / folder)], [str(tmp_path / folder)]):
+            for check in (is_board, lambda names: check_places(ComparisonOptions(profiles=tuple(names)))):
+                with pytest.raises(ArtifactError) as no_run:
+                    check(named)
+                assert met in no_run.value.got
+    with pytest.raises(ProfileError) as missing:
+        is_board([run, str(tmp_path / "gone.csv")])
+    assert missing.value.got.endswith("gone.csv")
 
 
 @pytest.mark.tf

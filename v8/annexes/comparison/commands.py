@@ -29,16 +29,17 @@ def compare_profiles(
 
     Examples:
         v8 compare-profiles frontier aligned --series BTCUSDT-15m
-        v8 compare-profiles runs/frontier runs/aligned
+        v8 compare-profiles runs/frontier runs/aligned --out comparisons/runs
         v8 compare-profiles frontier range_paths --folds 6
         v8 compare-profiles runs/frontier har theirs.csv --out boards/a
     """
     from v8.annexes.comparison import comparing
+    from v8.annexes.comparison.places import is_board
     from v8.annexes.comparison.results import formulas_of, marked
 
     names = (*options.profiles, *(more_profiles or ()))
     options = options.model_copy(update={"profiles": names})
-    if comparing.is_board(names):
+    if is_board(names):
         cli.settle_process(options.device)
         _print_board(comparing.make_board(options), options.out)
         return

@@ -24,6 +24,7 @@ import pandas as pd
 
 from v8.annexes.comparison import COMPARED_SERIES, ComparisonOptions
 from v8.annexes.comparison.page import comparison_files, require_same_comparison, write_comparison, written
+from v8.annexes.comparison.places import is_forecasts_file, is_run, require_places
 from v8.annexes.comparison.results import WARM, Comparison, formulas_of, measurement_of, with_errors
 from v8.api.arguments import RawCandles, call_in_child, in_python, profile_file, series_list, source_of
 from v8.api.board import Board, require_board_folder
@@ -42,8 +43,7 @@ from v8.data.market.companions import Companions
 from v8.data.market.series import Series
 from v8.data.market.sources import CandleSource, SeriesLister, dataset_of, open_source
 from v8.data.windows import table_columns
-from v8.model.baselines.baselines import BASELINES
-from v8.profile.profile import Profile, load_profile, profile_names, recorded_profile
+from v8.profile.profile import Profile, load_profile, recorded_profile
 from v8.publish.report.outputs import ReportWriter
 from v8.runs.engines import choose_device, local_placement
 from v8.runs.events import EpochEnded, Event, EventCallback, ObserverGroup, SeriesOutcome
@@ -86,7 +86,7 @@ def compare(
         full: Whether each profile trains its own epochs.
         repeat: Measurements of each profile.
         baseline: Name of the profile that ratios refer to; None for the last.
-        out: Folder for compare.json, compare.csv, compare.html and runs.
+        out: Folder for compare.json, compare.csv, compare.html and runs; it holds one comparison.
         overwrite: Whether another comparison in that folder is replaced.
         progress: Whether to print lines about it.
 
@@ -156,7 +156,9 @@ def check_places(options: ComparisonOptions) -> list[Path]:
     Raises:
         ProfileError: If nothing is named, options contradict each other, or `out` is no folder, or holds
             files of others.
+        ArtifactError: If a folder is named that is no run.
     """
+    require_places(options.profiles)
     if options.full and options.epochs is not None:
         raise contradiction("param:full", f"param:epochs {options.epochs}", "runs each profile's own epochs")
     out = options.out
@@ -178,11 +180,6 @@ def check_places(options: ComparisonOptions) -> list[Path]:
             fix=f"Write for example {command('compare-profiles', *words)}",
         )
     return [Path(name) for name in options.profiles if is_run(name)]
-
-
-def is_run(name: str | Path) -> bool:
-    """Return whether a name is that of a run folder."""
-    return (Path(name) / "run.json").is_file()
 
 
 @dataclass(frozen=True)
@@ -522,39 +519,6 @@ def _report(event: Event) -> None:
         send_message(f"{event.series}: {event.reason or 'done'}")
 
 
-def is_board(names: Sequence[str]) -> bool:
-    """Return whether names go on a board: there is a file of forecasts, a baseline, or a run with others.
-
-    Profiles alone, and runs alone, are compared by what they cost, too.
-
-    Raises:
-        ProfileError: If a profile, which would be trained, is among the others.
-    """
-    runs = [name for name in names if is_run(name)]
-    others = [name for name in names if name not in runs]
-    shipped = profile_names()
-    if not (runs and others) and all(name in shipped or not _forecasts(name) for name in others):
-        return False
-    trained = [name for name in others if not _forecasts(name)]
-    if trained:
-        raise ProfileError(
-            where="param:profiles",
-            rule="names profiles, which are trained, or what is compared as it is: runs, baselines, files",
-            got=f"{listed(trained)} among {len(names)} names",
-            fix="Leave out one kind",
-        )
-    return True
-
-
-def _forecasts(name: str) -> bool:
-    """Return whether a name is that of a baseline or of a file of forecasts."""
-    return _is_forecasts_file(name) or (name in BASELINES and BASELINES[name].is_installed())
-
-
-def _is_forecasts_file(name: str) -> bool:
-    return Path(name).suffix in (".csv", ".parquet") and Path(name).is_file()
-
-
 def make_board(options: ComparisonOptions) -> Board:
     """Put runs, baselines and files of forecasts on one board, and save it.
 
@@ -591,7 +555,7 @@ def make_board(options: ComparisonOptions) -> Board:
 
 def _method(name: str) -> Any:
     """Return what `evaluate` takes: a file of forecasts as a frame, anything else as it is called."""
-    if not _is_forecasts_file(name):
+    if not is_forecasts_file(name):
         return name
     frame = pd.read_parquet(name) if name.endswith(".parquet") else pd.read_csv(name)
     if {*FORECASTS_COLUMNS} <= {*frame}:  # as the command `export` writes it
