@@ -10,7 +10,7 @@ cells of the relative MAE (to the naive forecast). The best baseline of a task i
 (`v8.model.evaluation.evaluation.best_baseline`).
 
 Significance: series that are evaluated at the same close are correlated. So the differences between model and
-baseline, each divided by the mean naive error of its series, are averaged over the series that share a close,
+baseline, each divided by the mean naive error of its cell, are averaged over the series that share a close,
 and the test (`v8.model.evaluation.significance`) gets one number per close. A window that lies in two folds
 counts for the first one only.
 
@@ -508,7 +508,7 @@ def differences_by_close(
 
     Returns:
         Closes, ascending, seconds since the epoch, shape (N,); and mean differences, each a share of the
-        naive error of its series, unitless, shape (N,).
+        naive error of its pair, unitless, shape (N,).
     """
     times = []
     values = []
