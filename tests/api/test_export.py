@@ -106,6 +106,9 @@ def test_a_csv_holds_the_same_and_other_endings_are_refused(
     refused = export(*words, tmp_path / "all.xlsx")
     assert refused.exit_code == 2
     assert refused.stderr.startswith("error: --out, its ending: ")
+    contradiction = export(*words, tmp_path / "table.csv", "--format", "parquet")
+    assert contradiction.exit_code == 2 and contradiction.stderr.startswith("error: --out: ")
+    assert "table.parquet" in contradiction.stderr and not (tmp_path / "table.csv").exists()
     assert len(refused.stderr.splitlines()) == 1
     assert export(*words, tmp_path / "new" / "all.csv").exit_code == 2
     assert sorted(file.name for file in tmp_path.iterdir()) == ["all.txt"]

@@ -234,8 +234,11 @@ def backtest_for_python(request: BacktestRequest) -> bool:
     prepared = PreparedBacktest.from_options(request.options, continuing)
     source = prepared.source
     observer = fold_observer(ProgressLines(send_message))
+    sections_before = page.added_sections(prepared.path)
     finished = evaluate_folds(prepared.path, prepared.backtest, source, prepared.engine, observer)
     results = finished.results
+    for name in sections_before:
+        send_message(f"{prepared.path / page.PAGE_FILE} has no longer what the flag --{name} added.")
     send_message(page.headline(results))
     for lines in page.verdicts(results):
         for line in lines:

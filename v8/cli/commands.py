@@ -6,6 +6,7 @@ quickly.
 
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from typer import Argument, Exit, Option, echo
@@ -32,6 +33,7 @@ from v8.runs.options import (
 )
 
 _DEFAULT_PROFILE: Final[str] = RunOptions.model_fields["profile"].default
+_NONE_ADDED: Final[AddedFunctions] = MappingProxyType({})
 
 
 @takes_options(RunOptions)  # a flag for each field
@@ -359,10 +361,12 @@ def predict(
 @takes_options(BacktestOptions)
 def backtest(
     options: BacktestOptions,
-    forecasts: Path | None = Option(None, metavar="FILE", help="Write every forecast, too, as export does."),
+    forecasts: Path | None = Option(
+        None, metavar="FILE", help="Write every forecast of its own seed, as export does."
+    ),
     overwrite: cli.OverwriteOption = False,
     lang: cli.LangOption = None,
-    added: AddedFunctions = (),
+    added: AddedFunctions = _NONE_ADDED,
 ) -> None:
     """Evaluate a profile over many folds, fitted again for each; the same call again continues.
 
@@ -377,8 +381,10 @@ def backtest(
     echo(f"Preparing to evaluate {prepared.backtest.profile.name}.")
 
     from v8.cli.runs import evaluate_and_print
+    from v8.publish.report.backtest import PAGE_FILE, added_sections, write_backtest
 
     cli.settle_process(options.device)
+    sections_before = added_sections(out)
     results = evaluate_and_print(out, prepared.backtest, candles, prepared.engine)
     exit_code = 0 if results.is_complete(options.series) else SeriesError.exit_code
     if prepared.num_seeds > 1:
@@ -398,10 +404,15 @@ def backtest(
             open_source=lambda _: OpenedSource(candles, options.tables),
         )
         exit_code = max(exit_code, export_code)
+        if prepared.num_seeds > 1:
+            seed = prepared.backtest.profile.seed
+            echo(f"These forecasts are of seed {seed}, the profile's own; the others are in {out}/seed-*.")
     if results.cells and added:
-        from v8.publish.report.backtest import write_backtest
-
-        write_backtest(out, results, [make_section(out, results, candles) for make_section in added])
+        sections = {name: make_section(out, results, candles) for name, make_section in added.items()}
+        write_backtest(out, results, sections)
+    for name in sections_before:
+        if name not in added:
+            echo(f"{out / PAGE_FILE} has no longer what --{name} added; repeat the command with it.")
     raise Exit(exit_code)
 
 

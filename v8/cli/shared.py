@@ -465,8 +465,8 @@ def _limits(field: FieldInfo) -> tuple[Any, Any]:
     return (lows[0] if lows else None), (highs[0] if highs else None)
 
 
-AddedFunctions: TypeAlias = Sequence[Callable[..., Any]]
-"""The functions of those flags of annexes that are given."""
+AddedFunctions: TypeAlias = Mapping[str, Callable[..., Any]]
+"""The functions of those flags of annexes that are given, by the names of the flags."""
 
 
 def with_added_flags(work: Callable[..., None]) -> Callable[..., None]:
@@ -475,8 +475,8 @@ def with_added_flags(work: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(work)
     def call(**options: Any) -> None:
-        given = [flag.call for name, flag in flags.items() if options.pop(name)]
-        work(added=[pkgutil.resolve_name(function) for function in given], **options)
+        given = {name: flag.call for name, flag in flags.items() if options.pop(name)}
+        work(added={name: pkgutil.resolve_name(function) for name, function in given.items()}, **options)
 
     signature = inspect.signature(work)
     parameters = [each for each in signature.parameters.values() if each.name != "added"]
@@ -499,12 +499,18 @@ def table_form(flag: str, file: Path, form: str | None = None, *, is_overwriting
         is_overwriting: Whether a file that v8 did not write may be replaced.
 
     Raises:
-        ProfileError: If there is no such format, the file's folder does not exist, or the file exists, is
-            not of v8 and may not be replaced.
+        ProfileError: If there is no such format, the file ends as another one, its folder does not exist, or
+            it exists, is not of v8 and may not be replaced.
     """
     require_folder_of(flag, file)
-    chosen = form or file.suffix.removeprefix(".")
-    require_one_of("--format" if form else f"{flag}, its ending", chosen, ("parquet", "csv"))
+    ending = file.suffix.removeprefix(".")
+    chosen = form or ending
+    forms = ("parquet", "csv")
+    require_one_of("--format" if form else f"{flag}, its ending", chosen, forms)
+    if ending in forms and ending != chosen:
+        rule = f"ends as its format, {chosen}"
+        fix = f"Write {flag} {file.with_suffix(f'.{chosen}')}, or leave --format out"
+        raise ProfileError(where=flag, rule=rule, got=str(file), fix=fix)
     require_own(flag, file, is_overwriting=is_overwriting)
     return chosen
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Final
 
-from v8.base.errors import MAX_LISTED
+from v8.base.errors import MAX_LISTED, ArtifactError
+from v8.base.records import read_json_object
 from v8.base.storage import write_json, write_text
 from v8.base.wording import (
     ABSENT,
@@ -46,6 +47,7 @@ from v8.publish.report.verdict import (
 from v8.runs.backtest import RESULTS_FILE, BacktestPlan, BacktestResults
 
 PAGE_FILE: Final = "backtest.html"
+_ADDED: Final = "sections"  # key of `backtest.json`: names of the flags that added sections to the page
 
 _FOR_TERMINAL: Final = ("fold", "task", "model", "best baseline", "× best", "smaller", "p")
 """Columns of the terminal's tables, of 80 letters. The page adds verdicts, which sentences above the tables
@@ -76,17 +78,34 @@ TaskResults = Mapping[str, TaskResult]
 """The result of each task, by the task's name."""
 
 
-def write_backtest(path: Path, results: BacktestResults, sections: Sequence[Html] = ()) -> list[Path]:
-    """Write `backtest.json` and `backtest.html`, with further sections, into a folder; return the files.
+def write_backtest(
+    path: Path, results: BacktestResults, sections: Mapping[str, Html] | None = None
+) -> list[Path]:
+    """Write `backtest.json` and `backtest.html` into a folder; return the files.
 
     Each is written atomically.
+
+    Args:
+        path: The folder.
+        results: What is written.
+        sections: Further sections of the page, by the names of the flags that add them.
     """
+    added = dict(sections or {})
     json_file = path / RESULTS_FILE
     page_file = path / PAGE_FILE
-    write_json(json_file, results.to_json())
+    write_json(json_file, {**results.to_json(), _ADDED: list(added)})
     with language():
-        write_text(page_file, backtest_page(results, sections))
+        write_text(page_file, backtest_page(results, list(added.values())))
     return [json_file, page_file]
+
+
+def added_sections(path: Path) -> list[str]:
+    """Return by which flags the page of a back-test was extended when it was last written."""
+    try:
+        content = read_json_object(path / RESULTS_FILE, fix="Repeat the back-test")
+    except ArtifactError:  # there is none yet, or it is damaged: it will be written anew
+        return []
+    return [str(name) for name in content.get(_ADDED) or ()]
 
 
 def headline(results: BacktestResults) -> str:
