@@ -100,6 +100,10 @@ def test_a_missing_package_is_one_sentence_that_names_the_interpreter_and_the_wa
         text=True,
         check=False,
     )
+    if package == "tensorflow":  # an engine asks for it before candles are read
+        assert process.returncode == 2 and not (tmp_path / "runs").exists()
+        assert process.stderr.endswith(f"Run: {sys.executable} -m pip install tensorflow.\n")
+        return
     assert process.returncode == 1
     assert process.stderr.startswith(
         f"error: v8: needs the package {package}; got none in {sys.executable}. Start it as scripts/v8, "
@@ -108,13 +112,15 @@ def test_a_missing_package_is_one_sentence_that_names_the_interpreter_and_the_wa
 
 LIBRARY_FAILS = """
 import sys
+from importlib.machinery import ModuleSpec
 class Breaks:
     def find_spec(self, name, path, target=None):
-        if name == "tensorflow":
-            try:
-                raise ImportError(sys.argv[1], name="_pywrap", path="/a/site-packages/tensorflow/x.so")
-            except ImportError:
-                raise ImportError("Traceback (most recent call last):" + chr(10) * 9 + "Failed to load it.")
+        return ModuleSpec(name, self) if name == "tensorflow" else None
+    def create_module(self, spec):
+        try:
+            raise ImportError(sys.argv[1], name="_pywrap", path="/a/site-packages/tensorflow/x.so")
+        except ImportError:
+            raise ImportError("Traceback (most recent call last):" + chr(10) * 9 + "Failed to load it.")
 sys.meta_path.insert(0, Breaks())
 from v8.__main__ import main
 if __name__ == "__main__":

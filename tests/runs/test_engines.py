@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from tiny_profiles import tiny_profile
 
 from v8.base.errors import ProfileError
-from v8.runs.engines import choose_placement, local_placement
+from v8.runs.engines import choose_engine, choose_placement, local_placement
 from v8.runs.options import ENGINES, Placement
 from v8.runs.plan import Recipe
 from v8.runs.workers import FinisherPool, Worker
@@ -26,6 +27,17 @@ def test_every_engine_says_where_it_trains_and_names_modules_that_exist() -> Non
 def test_an_unknown_engine_names_the_nearest() -> None:
     with pytest.raises(ProfileError, match=r"engine locl: .*got .locl."):
         ENGINES.find("locl")
+
+
+@pytest.mark.parametrize("missing", [("keras",), ("keras", "tensorflow")])
+def test_what_trains_must_be_installed_before_anything_is_read(
+    missing: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in missing:
+        monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ProfileError) as refused:
+        choose_engine("local")
+    assert refused.value.fix.endswith(f"-m pip install {' '.join(missing)}")
 
 
 @pytest.mark.parametrize("may_have_gpu", [False, True])

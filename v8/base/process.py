@@ -64,6 +64,8 @@ EXIT_INTERRUPTED = 130
 _SAFE_PATH: Final = "PYTHONSAFEPATH"  # https://docs.python.org/3/using/cmdline.html#envvar-PYTHONSAFEPATH
 _SHORT_OF_MEMORY: Final = ("failed to map segment", "allocate memory", "paging file")
 """Parts of the messages of operating systems if there is not enough memory to load a library."""
+_DISTRIBUTIONS: Final = {"yaml": "pyyaml"}
+"""Names of packages at pip by those of their modules, where they differ."""
 repeated: Final[dict[tuple[str, str], None]] = {}
 """Flags and their values that every printed command needs, such as plug-ins, in their order."""
 for_children: Final[dict[str, str]] = {}
@@ -128,7 +130,7 @@ def import_errors_translated() -> Iterator[None]:
         package = _package_of(error)
         if package in ("", "v8", *sys.stdlib_module_names):
             raise
-        raise _wrong_python(f"needs the package {package}", "none") from error
+        raise _missing_package(package) from error
     except ImportError as error:
         cause = error  # TensorFlow wraps the message of the operating system in long ones of its own
         while isinstance(cause.__context__, ImportError):
@@ -163,12 +165,25 @@ def _not_loaded(error: ImportError) -> V8Error:
 
 
 def _wrong_python(rule: str, got: str) -> V8Error:
-    return V8Error(
-        where="v8",
-        rule=rule,
-        got=f"{got} in {sys.executable}",
-        fix="Start it as scripts/v8, which installs what is missing into .venv, or with .venv/bin/python",
-    )
+    fix = "Start it as scripts/v8, which installs what is missing into .venv, or with .venv/bin/python"
+    if not _is_checkout():
+        fix = "Install v8 for a newer Python"
+    return V8Error(where="v8", rule=rule, got=f"{got} in {sys.executable}", fix=fix)
+
+
+def _missing_package(package: str) -> V8Error:
+    """Return the error for a package that is not installed, by the name of its module."""
+    rule = f"needs the package {package}"
+    if _is_checkout():
+        return _wrong_python(rule, "none")
+    distribution = _DISTRIBUTIONS.get(package, package)
+    fix = f"Run: {sys.executable} -m pip install {distribution}"
+    return V8Error(where="v8", rule=rule, got=f"none in {sys.executable}", fix=fix)
+
+
+def _is_checkout() -> bool:
+    """Return whether this v8 lies in a copy of its repository, and was not installed by pip."""
+    return (Path(__file__).parents[2] / "scripts" / "v8").is_file()
 
 
 @contextmanager

@@ -24,7 +24,7 @@ import pkgutil
 import re
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import cache
@@ -48,12 +48,18 @@ from v8.base.wording import for_terminal, markup_in
 
 def require_package(package: str, *, where: str, rule: str) -> None:
     """Raise a `ProfileError` if an optional package is not installed; `where` and `rule` are parts of it."""
-    if find_spec(package) is None:
+    require_packages([package], where=where, rule=rule)
+
+
+def require_packages(packages: Sequence[str], *, where: str, rule: str) -> None:
+    """Raise a `ProfileError` if one of these packages is not installed; see `require_package`."""
+    missing = [package for package in packages if find_spec(package) is None]
+    if missing:
         raise ProfileError(
             where=where,
             rule=rule,
-            got="none installed",
-            fix=f"Run: {sys.executable} -m pip install {package}",
+            got="none installed" if missing == [*packages] else f"no {listed(missing)}",
+            fix=f"Run: {sys.executable} -m pip install {' '.join(missing)}",
         )
 
 

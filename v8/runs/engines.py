@@ -28,7 +28,7 @@ from v8.base.errors import ProfileError, listed, with_parameters
 from v8.base.hardware import gpus_without_code, replacing_variables
 from v8.base.process import children_with_safe_path, quiet_start, with_variables
 from v8.base.programs import kept_programs
-from v8.base.registry import require_package
+from v8.base.registry import require_package, require_packages
 from v8.runs.events import Note, RunObserver, SeriesOutcome
 from v8.runs.machine import AUTO, measured_workers
 from v8.runs.options import ENGINES, EngineKind, Placement
@@ -36,6 +36,7 @@ from v8.runs.plan import Engine, Job
 from v8.runs.workers import WorkerEngine
 
 DEVICES: Final = ("auto", "cpu", "gpu")
+TRAINING_PACKAGES: Final = ("keras", "tensorflow")  # forecasting with ONNX files needs neither
 _MOST: Final = 10_000  # processes and series of one program are fewer on any machine
 
 
@@ -83,8 +84,8 @@ def _check_address(address: str, kind: EngineKind) -> None:
 def choose_device(device: str, *, is_elsewhere: bool = False) -> None:
     """Check that one of `DEVICES` can compute.
 
-    Where other machines compute (`is_elsewhere`), no GPU is looked for on this one. Raises `ProfileError` if
-    the device is unknown, or a GPU is wanted and TensorFlow sees none.
+    Where other machines compute (`is_elsewhere`), nothing is looked for on this one. Raises `ProfileError` if
+    the device is unknown, what trains is not installed, or a GPU is wanted and TensorFlow sees none.
     """
     if device not in DEVICES:
         raise ProfileError(
@@ -93,7 +94,11 @@ def choose_device(device: str, *, is_elsewhere: bool = False) -> None:
             got=repr(device),
             fix="Choose one of these",
         )
-    if device == "gpu" and not is_elsewhere:
+    if is_elsewhere:
+        return
+    rule = f"needs the packages {' and '.join(TRAINING_PACKAGES)}"
+    require_packages(TRAINING_PACKAGES, where="training on this machine", rule=rule)
+    if device == "gpu":
         _require_gpu()
 
 

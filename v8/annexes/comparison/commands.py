@@ -29,7 +29,7 @@ def compare_profiles(
 
     Examples:
         v8 compare-profiles frontier aligned --series BTCUSDT-15m
-        v8 compare-profiles runs/frontier runs/aligned --out comparisons/runs
+        v8 compare-profiles runs/a runs/b --out comparisons/runs
         v8 compare-profiles frontier range_paths --folds 6
         v8 compare-profiles runs/frontier har theirs.csv --out boards/a
     """
