@@ -117,6 +117,8 @@ class Breaks:
     def find_spec(self, name, path, target=None):
         return ModuleSpec(name, self) if name == "tensorflow" else None
     def create_module(self, spec):
+        return None
+    def exec_module(self, module):
         try:
             raise ImportError(sys.argv[1], name="_pywrap", path="/a/site-packages/tensorflow/x.so")
         except ImportError:
