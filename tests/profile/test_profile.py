@@ -582,3 +582,15 @@ def test_whatever_a_program_writes_is_taken_or_refused_in_a_sentence(key: str) -
             assert str(error).isprintable() and len(str(error)) <= 600
             assert str(error).startswith("profile ") and "; got " in str(error)
     assert accepted < len(ARRAYS) + len(OBJECTS)
+
+
+def test_the_profile_that_shows_every_key_is_named_by_a_place_that_exists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = load_profile("aligned").model_dump(mode="json")
+    del content["horizon_bars"]
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(content))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ProfileError) as refused:
+        load_profile("mine.yaml")
+    assert Path(refused.value.fix.split()[2]).is_file()

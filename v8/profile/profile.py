@@ -432,6 +432,12 @@ def config_path(name: str) -> Path:
     return _configs() / f"{name}.yaml"
 
 
+def shipped_place(file: str) -> str:
+    """Return where a shipped file is, such as `search/frontier.yaml`, as short as this folder lets it be."""
+    path = _configs() / file
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
 def _configs() -> Path:
     package = Path(__file__).parents[1]
     installed = package / "configs"
@@ -540,16 +546,18 @@ def _fix(error: ValidationError) -> str:
         if not suggestion:  # a key of another section may have been meant
             places = key_places()
             suggestion = places.get(nearest(unknown, places) or "")
-        fix = (
-            f"Did you mean {suggestion}" if suggestion else "Remove it; configs/aligned.yaml shows every key"
-        )
+        fix = f"Did you mean {suggestion}" if suggestion else f"Remove it; {_every_key()}"
     elif first["type"] == "missing":
-        fix = "Add it; configs/aligned.yaml shows every key"
+        fix = f"Add it; {_every_key()}"
     else:
         choices = re.findall("'([^']+)'", first.get("ctx", {}).get("expected", ""))
         fix = advice(str(first["input"]), choices, _CHANGE_IT)
     num_others = sum(fault["loc"] not in same_fault for fault in error.errors())
     return f"{fix} ({num_others} more to fix after this one)" if num_others else fix
+
+
+def _every_key() -> str:
+    return f"{shipped_place('aligned.yaml')} shows every key"
 
 
 def _innermost_settings(sections: Sequence[str]) -> type[Settings]:

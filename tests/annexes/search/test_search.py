@@ -280,6 +280,21 @@ def test_a_profile_without_ranges_is_told_how_to_give_it_some() -> None:
     assert "frontier.yaml, " in result.stderr and "--ranges." in result.stderr
 
 
+def test_ranges_of_an_own_profile_are_named_after_its_file_and_copied_from_a_place_that_exists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    profile = load_profile("frontier")
+    with pytest.raises(ProfileError) as missing:
+        read_ranges(tmp_path / "prof" / "search" / "ok.yaml", profile)
+    assert missing.value.where.endswith("search/ok.yaml")
+    example = Path(missing.value.fix.split()[1])
+    assert example.is_file() and "there" in missing.value.fix
+    (tmp_path / "prof" / "search").mkdir(parents=True)
+    (tmp_path / "prof" / "search" / "ok.yaml").write_bytes(example.read_bytes())
+    assert read_ranges(tmp_path / "prof" / "search" / "ok.yaml", profile)
+
+
 def test_the_shipped_ranges_fit_their_profiles() -> None:
     files = [*(config_path("frontier").parent / "search").glob("*.yaml")]
     assert files

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from v8.base.errors import ProfileError
 from v8.base.records import Flag, Options, Settings, checked, read_yaml, under_key
-from v8.profile.profile import Profile, key_places
+from v8.profile.profile import Profile, config_path, key_places, shipped_place
 from v8.runs import options as run_options
 from v8.runs.options import FoldBars, HistoryBars, NumFolds
 
@@ -32,7 +32,7 @@ class SearchOptions(Options):
     ] = "frontier"
     trials: Annotated[NumTrials, Flag("Trials in all, those of earlier calls included.", "N")] = 20
     hours: Annotated[Hours | None, Flag("Hours after which no trial is started.", "H")] = None
-    ranges: Annotated[Path | None, Flag("Default: search/NAME.yaml next to the profile.", "FILE")] = None
+    ranges: Annotated[Path | None, Flag("Default: search/FILE next to the profile's FILE.", "FILE")] = None
     folds: Annotated[NumFolds, Flag("Folds that trials are evaluated on.", "K")] = 3
     later: Annotated[NumFolds, Flag("Later folds that evaluate only the winner.", "K")] = 2
     series: run_options.SeriesNames = ()
@@ -106,7 +106,12 @@ def read_ranges(file: Path, profile: Profile) -> Ranges:
         ProfileError: If a key is not one of a profile, must not be searched, or cannot have such values.
     """
     kind = Annotated[dict[str, Range], Field(min_length=1)]
-    fix = "Write it like configs/search/frontier.yaml, or name another file with param:ranges"
+    example = shipped_place("search/frontier.yaml")
+    fix = f"Write it like {example}, or name another file with param:ranges"
+    if not file.exists():
+        fix = f"Copy {example}, change it, and name it with param:ranges"
+        if file.parent.parent != config_path("frontier").parent:  # next to a profile of the user
+            fix = f"Copy {example} there, and change it, or name another file with param:ranges"
     ranges: Ranges = checked(kind, read_yaml(file, fix), where=str(file), fix=fix, refusal=ProfileError)
     for key, value_range in ranges.items():
         location = under_key(str(file), key)

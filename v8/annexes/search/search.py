@@ -106,7 +106,7 @@ def search(
         profile: What to start from, as for `v8.train`.
         trials: Trials in all, those of earlier calls included.
         hours: Hours after which no trial is started; None for no limit.
-        ranges: The file of ranges; None for search/NAME.yaml next to the profile.
+        ranges: The file of ranges; None for the one of the profile's file name in search/ next to it.
         folds: Folds that trials are evaluated on.
         later: Later folds that evaluate only the winner.
         series: Such as "BTCUSDT-15m", or several; None for all there are.
