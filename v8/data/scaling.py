@@ -150,9 +150,9 @@ class Scaling:
         ]
         return np.array(is_anchored, np.float32)
 
-    def floored_range(self, range_W: FloatArray) -> FloatArray:
-        """Raise recent ranges to the lower limit of divisors of targets, shape (W,), unitless."""
-        return np.maximum(range_W, self.range_floor)
+    def floored_range(self, range_N: FloatArray) -> FloatArray:
+        """Raise recent ranges to the lower limit of divisors of targets, shape (N,), unitless."""
+        return np.maximum(range_N, self.range_floor)
 
     def scale_targets(self, span: Span, task: str) -> NDArray[np.float32]:
         """Scale the actual values of a task to a network's targets, (W, H, C), unitless."""

@@ -378,7 +378,7 @@ def undersampled_waves(train: Span, names: Sequence[str]) -> list[int]:
 
 
 def target_unit(table: FeatureTable, profile: Profile) -> FloatArray:
-    """Return the unit of targets at every row, (R,), unitless: the recent range, or 1 if not ranged."""
+    """Return the unit of targets at every row, (N,), unitless: the recent range, or 1 if not ranged."""
     if profile.scaling == "ranged":
         return table.column(RECENT_RANGE).astype(np.float64)
     return np.ones(len(table))

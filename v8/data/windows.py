@@ -104,19 +104,22 @@ def prepare_series(table: FeatureTable, profile: Profile) -> SeriesData:
         DataError: If a span holds no complete window.
         SeriesError: If the close never moves on the train span.
     """
+    # Holes are named if the rows are too few.
     split = split_rows(len(table), profile, location=str(table.series), num_holes=table.num_holes)
     spans = {name: _span(table, rows, name, profile) for name, rows in split.items()}
-    # To the train part alone: inputs to its rows, targets to its windows.
+    # Fitted to the train part alone: for inputs to its rows, for targets to its windows.
     scaling = fit_scaling(spans["train"], split["train"], table_columns(profile))
-    closes = _closes_by_symbol(table, profile)  # several where features are of other symbols, too
+    # Prices among the inputs of a row are divided by the row's own close, or by that of their symbol.
+    closes = _closes_by_symbol(table, profile)
     inputs_NF = scaling.scale_inputs(table.select(profile.features).astype(np.float64), closes)
-    # Row n has the targets of the window whose anchor it is; a row that is no anchor has zeros.
+    # Row n has the targets of the window whose anchor it is; a row that is no anchor has zeros. All parts are
+    # in the arrays; training reads the windows whose anchors are in the train span.
     targets_NHC = {task: _targets(list(spans.values()), scaling, task) for task in profile.tasks}
-    # With `scaling: ranged` targets were divided by the recent range of prices, so that calm and wild times
-    # look alike. Training multiplies the loss of a window by `weight_N`, that range as a multiple of its mean
-    # on the train windows: so a wild window counts as much as in an evaluation. Else all weights are 1.
-    divisor_N = scaling.floored_range(target_unit(table, profile))
-    weight_N = divisor_N / divisor_N[spans["train"].anchors].mean()
+    # With `scaling: ranged` the unit of targets is the recent range of prices, at least a small one: so calm
+    # and wild times look alike. Training multiplies the loss of each window by its unit again (as a multiple
+    # of the mean), so that a wild window counts as much as in an evaluation. Else all units are 1.
+    unit_N = scaling.floored_range(target_unit(table, profile))
+    weight_N = unit_N / unit_N[spans["train"].anchors].mean()
     return SeriesData(
         profile=profile,
         table=table,

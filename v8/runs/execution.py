@@ -3,9 +3,9 @@
     run_plan         holds the run folder and lets the observer follow
       execute        what is finished is checked and skipped; the engine trains the others
 
-Nothing is trained before the files of every finished series were checked, and the candles of all other
-selected series, and of those that are sound, were read and pinned (`v8.runs.reading`). What is wrong with a
-series does not stop the others:
+Before anything is trained the files of every finished series are checked, then the candles of every series
+but the damaged ones are read and pinned (`v8.runs.reading`). What is wrong with a series does not stop the
+others:
 
     files of a finished series are not as they were saved     it fails; its files are left as they are
     candles are no longer those it is pinned to               it fails
@@ -116,15 +116,15 @@ def execute(
     try:
         if reading.to_train:
             recorder.on_event(GettingReady(f"Getting ready to train {len(reading.to_train)} series."))
-            # Chosen for this machine at the first start, and the same when the run is continued.
+            # Precision, loops and batches in pieces: chosen for this machine when the run begins, and kept.
             recipe = with_device_settings(plan.recipe, folder, recorder)
             jobs = make_jobs(replace(plan, recipe=recipe), reading.to_train)
-            # Loops of recurrent layers over the bars of a window: variables of the environment say how XLA
-            # compiles them; processes inherit these.
+            # Variables of the environment tell XLA, in all processes, how to compile loops over bars.
             with loops_in_environment(recipe.device_settings.loops):
                 outcomes = train_jobs(jobs, engine, recorder)
     finally:
-        folder.reset_running()  # what was interrupted is pending again, and keeps its checkpoint
+        # What was interrupted is pending again, and keeps its checkpoint; after a kill at the next start.
+        folder.reset_running()
     trained = [outcome for outcome in outcomes if outcome.reason is None]
     train_failures = [outcome for outcome in outcomes if outcome.reason is not None]
     refused = {failure.series for failure in reading.failures}  # finished series may be among them
@@ -219,8 +219,8 @@ def make_jobs(plan: Plan, ready: Sequence[CheckedSeries]) -> list[Job]:
 def train_jobs(jobs: Sequence[Job], engine: Engine, observer: RunObserver) -> list[SeriesOutcome]:
     """Let an engine make the artefact of every job, at least one; return how each ended.
 
-    The engine passes what happens on the way to the observer, and yields how each series ended. What the run
-    took is saved for the estimates of later ones, also when it is interrupted.
+    The engine passes what happens on the way to the observer, and yields how each series ended. How long they
+    took is saved for the estimates of later runs, also when it is interrupted.
     """
     outcomes: list[SeriesOutcome] = []
     num_trained = 0

@@ -1,7 +1,7 @@
 """What a run will do, before it does it: its series and seeds, its jobs, and the engine that does them.
 
 A series has the same seed whichever others are selected: number k of the 40 default series trains with the
-profile's seed + k.
+profile's seed + k, any other with one from its name.
 """
 
 import hashlib

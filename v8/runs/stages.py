@@ -164,7 +164,7 @@ class SeriesInProgress:
         evaluated.
         """
         if isinstance(result, DivergedError):
-            raise result  # `finish` makes an outcome of it, as of every error here
+            raise result  # one of a fleet diverged; `finish` makes an outcome of it, as of every error here
         self._seconds.update(result.seconds)
         self._data.forget_targets()  # only training needs them; actual values are in the spans
         with self._stage("evaluate"):
@@ -192,7 +192,8 @@ class SeriesInProgress:
     def _calibrate_and_evaluate(self, model: PublishedModel) -> _TestSpanResults:
         """Calibrate a model, let it forecast the test span, and evaluate it there if that is wanted."""
         # On the validation span: the share of the network beside formulas is fitted, and how wide intervals
-        # are. This changes the model, and returns the shares for the metadata; a formula has none.
+        # are. This changes the model, and returns the shares for the metadata. A model without a network has
+        # neither.
         shares = calibrate(model, self._data) if isinstance(model, ServingModel) else None
         test_span = self._data.spans["test"]
         forecasts = model.forecast_span(test_span)  # in any case, for a sample of them is saved
@@ -202,11 +203,11 @@ class SeriesInProgress:
             results = replace(results, evaluation=evaluation, losses=losses)
             if self._recipe.profile.quantiles:
                 quantiles = evaluate_quantiles(self._data, forecasts.quantiles)
-                # How often the range of all bars ahead held, between two of the quantiles.
+                # In how many test windows all prices ahead stayed within the range that is stated for them.
                 coverage = self._range_coverage(model, forecasts.quantiles)
                 results = replace(results, quantiles=quantiles, price_range=coverage)
         if self._recipe.has_importance:
-            # It forecasts windows again whose inputs are shuffled.
+            # Forecasts raw windows again after shuffling inputs: how much larger are the errors then?
             importance = measure_importance(test_span, model.forecast_all)
             results = replace(results, importance=importance)
         return results

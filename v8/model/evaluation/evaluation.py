@@ -330,8 +330,8 @@ def _evaluate(
 ) -> tuple[Evaluation, Losses]:
     """Evaluate a model and fitted baselines on some windows.
 
-    Forecasts are by task, of shape (N, H, C), in the task's unit; those of the model are at hand, and a
-    fitted baseline is a function that returns its own for a span.
+    Forecasts are by task, of shape (N, H, C), in the task's unit (prices, or shares of a price); those of the
+    model are at hand, and a fitted baseline is a function that returns its own for a span.
     """
     if set(model_forecasts) != set(span.profile.tasks):
         raise SeriesError(
@@ -353,7 +353,8 @@ def _evaluate(
             errors=by_name,
             significance=losses.tests(task, MODEL),  # of the model against each baseline
             confidence_set=confidence_sets[task],  # which forecasters may be the best: a p-value for each
-            lines=_regression_lines(span, task, model_forecasts[task]),  # of actual values on forecasts
+            # Actual values on forecasts: with a slope below 1, forecasts move too much.
+            lines=_regression_lines(span, task, model_forecasts[task]),
         )
         for task, by_name in errors.items()
     }
