@@ -33,8 +33,13 @@ def call(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return called("backtest", *words, cwd=place, env=env, tf=True)
 
 
+def call_small(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Back-test one series of the demo market in one fold, in the folder `folds`."""
+    return call(place, *SMALL, *ONE, *words)
+
+
 def test_a_back_test_says_what_it_found_and_is_continued_only_as_it_was_begun(place: Path) -> None:
-    process = call(place, *SMALL, *ONE, "--forecasts", "all.parquet")
+    process = call_small(place, "--forecasts", "all.parquet")
     assert process.returncode == 0, process.stderr
     table = pd.read_parquet(place / "all.parquet")
     assert set(table["fold"]) == {1} and f"Written: all.parquet, {len(table):,} rows." in process.stdout
@@ -45,15 +50,15 @@ def test_a_back_test_says_what_it_found_and_is_continued_only_as_it_was_begun(pl
     content = json.loads((place / "folds" / "backtest.json").read_text("utf-8"))
     assert [one["name"] for one in content["results"]["pools"]] == ["all folds"]
     assert (place / "folds" / "fold-1" / "report.html").is_file()
-    extended = call(place, *SMALL, *ONE, "--worth")
+    extended = call_small(place, "--worth")
     assert extended.returncode == 0, extended.stderr
     assert "has no longer" not in extended.stdout
-    again = call(place, *SMALL, *ONE, "--seeds", "2", "--forecasts", "all.parquet")
+    again = call_small(place, "--seeds", "2", "--forecasts", "all.parquet")
     assert again.returncode == 0, again.stderr
     assert "has no longer what --worth added" in again.stdout
     assert "These forecasts are of seed 42" in again.stdout
     pd.testing.assert_frame_equal(pd.read_parquet(place / "all.parquet"), table)
-    other = call(place, *SMALL, *ONE, "--epochs", "1", "--history", "2401")
+    other = call_small(place, "--epochs", "1", "--history", "2401")
     assert other.returncode != 0
     assert "--history 2400 -> 2401" in other.stderr
     assert other.stderr.count("\n") == 1
