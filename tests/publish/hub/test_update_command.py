@@ -167,7 +167,8 @@ def test_publishing_is_one_commit_that_says_what_changed_and_why(drilled: Drille
     first, second = module_hub.commits(REPO)
     assert first.description == ""
     assert second.description.startswith(
-        f"{BTC}: model up to 2025-01-03 14:15 in place of 2024-12-31 23:45. Stale: "
+        f"{BTC}: model from candles up to 2025-01-03 14:15, its test part included, "
+        "in place of 2024-12-31 23:45. Stale: "
     )
     assert "Chosen: its error" in second.description
     served = served_folder(drilled.run, BTC)

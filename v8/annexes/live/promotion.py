@@ -86,7 +86,8 @@ class Contender:
 
     generation: GenerationName  # the generation that it belongs to
     trained_until: Moment | None
-    """Open time of the newest candle that it was made from, ISO 8601; None if unknown."""
+    """Open time of the newest candle of its data, the test part included, ISO 8601; None if unknown.
+    Forecasts name another moment so: the close of the newest candle that training used, which is earlier."""
     relative_mae: Mapping[Word, Number] = field(default_factory=dict)
     """Relative MAE (to the naive forecast) per task on the test candles; empty if it was not evaluated."""
     quantiles: Mapping[Word, QuantileQuality] = field(default_factory=dict)
@@ -263,7 +264,7 @@ def change_line(decision: Decision) -> str:
     new = moment(decision.challenger.trained_until)
     old = moment(decision.champion.trained_until)
     return (
-        f"{decision.series}: model up to {new} in place of {old}. "
+        f"{decision.series}: model from candles up to {new}, its test part included, in place of {old}. "
         f"Stale: {decision.stale}. Chosen: {decision.why}."
     )
 
@@ -522,7 +523,7 @@ def _quantile_quality(
 
 
 def _trained_until(serving: Promotions, generation: str, name: str) -> str | None:
-    """Return the open time of a model's newest candle; None if the model is damaged or was never made."""
+    """Return the open time of the newest candle of a model's data; None if it is damaged or missing."""
     try:
         folder = artifact_folder(serving.run, generation, name)
         return read_metadata(folder, series=name).candles.last_open
