@@ -228,6 +228,7 @@ class ForecastCounts:
     num_issued: Count = 0  # all of them
     num_late: Count = 0  # those whose first bar had closed when they were written
     num_scored: Count = 0  # those that were scored, late ones among them
+    num_scored_late: Count = 0  # late ones among those that were scored; they are in no error
     num_void: Count = 0  # those of which a candle never came
 
     @property
@@ -245,6 +246,7 @@ class ForecastCounts:
             num_issued=self.num_issued + other.num_issued,
             num_late=self.num_late + other.num_late,
             num_scored=self.num_scored + other.num_scored,
+            num_scored_late=self.num_scored_late + other.num_scored_late,
             num_void=self.num_void + other.num_void,
         )
 

@@ -376,15 +376,17 @@ class Ledger(Database):
         """Count the forecasts of a series."""
         query = (
             "SELECT COUNT(*), TOTAL(written_s >= issued_for_s + :bar_s), COUNT(losses), "
+            "TOTAL(losses IS NOT NULL AND written_s >= issued_for_s + :bar_s), "
             "TOTAL(forecast IS NOT NULL AND losses IS NULL) "
             "FROM forecasts LEFT JOIN scores ON forecast = forecasts.id WHERE track = :track"
         )
         (row,) = self._track_rows(place, series, query, bar_s=Series.parse(series).bar_s)
-        num_issued, num_late, num_scored, num_void = row
+        num_issued, num_late, num_scored, num_scored_late, num_void = row
         return ForecastCounts(
             num_issued=int(num_issued),
             num_late=int(num_late),
             num_scored=int(num_scored),
+            num_scored_late=int(num_scored_late),
             num_void=int(num_void),
         )
 

@@ -190,7 +190,7 @@ def record_table(record: LiveRecord) -> Table:
             ]
         )
     multiple_names = [f"{task} × {name}" for task, name in comparisons]
-    header = ("series", "scored", "days", *multiple_names, "late", "pending", "void")
+    header = ("series", "scored in time", "days", *multiple_names, "late", "pending", "void")
     return Table(header, rows, "Mean absolute error as a multiple of a forecast without a network")
 
 
@@ -205,8 +205,9 @@ def record_sentences(record: LiveRecord) -> list[str]:
     sentences += _generation_sentences(record)
     sentences.append(f"{reading_marks(len(record.series))}; from {MIN_DAYS} days on.")
     sentences.append(
-        f"{plural(counts.num_issued, 'forecast')} issued, {counts.num_scored} scored, {counts.num_late} late "
-        f"(in no error), {counts.num_pending} waiting for their actual values, "
+        f"{plural(counts.num_issued, 'forecast')} issued, {counts.num_scored} scored "
+        f"({counts.num_scored_late} of them late), {counts.num_late} late (in no error), "
+        f"{counts.num_pending} waiting for their actual values, "
         f"{counts.num_void} without actual values for ever."
     )
     return sentences

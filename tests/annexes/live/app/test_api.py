@@ -180,6 +180,27 @@ def test_a_limit_that_is_no_number_of_rows_is_one_calm_sentence(served: Any, lim
     assert len(response.body) < 500
 
 
+@pytest.mark.tf
+@pytest.mark.parametrize(
+    ("address", "where", "got"),
+    [
+        ("candles/{}?limt=2", "the query of the address", "'limt'"),
+        ("candles/{}?limit=2&limit=3", "limit", "2 of it"),
+        ("candles/{}?limit=2&limit=abc", "limit", "2 of it"),
+        ("forecast/{}?limit=2", "the query of the address", "'limit'"),
+        ("series?%3Cscript%3E", "the query of the address", "'<script>'"),
+    ],
+)
+def test_a_parameter_that_would_be_ignored_is_refused(
+    served: Any, address: str, where: str, got: str
+) -> None:
+    response = served.get(f"/api/{address.format(BTC)}")
+    require_described("/api/candles/{series}", 400, response.json())
+    assert response.status == 400
+    error = response.json()["error"]
+    assert (error["where"], error["got"]) == (where, got)
+
+
 def test_volumes_that_a_source_does_not_tell_are_null() -> None:
     history = open_source("demo").candles(Series.parse(BTC), 5)
     mute = replace(history, values=np.where(np.arange(5) == 4, np.nan, history.values))

@@ -194,7 +194,8 @@ def test_the_record_is_that_of_the_ledger_and_grows_with_it(
         # What did not occur, such as a forecast that was late, is not counted.
         assert "3 issued, 2 scored, 1 waiting" in part
         told = "Candles: 50.0 % lower error than the naive forecast"
-        verdict = f"{told} (not tested: too few windows), and no baseline is better. 2 scored of 1 day."
+        scored = "2 issued in time and scored, of 1 day."
+        verdict = f"{told} (not tested: too few windows), and no baseline is better. {scored}"
         assert verdict in part
         whole = page.get("/record").text  # on the page of all series, too
         assert told in whole and f'<a href="/series/{BTC}">' in whole

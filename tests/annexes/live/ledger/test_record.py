@@ -15,6 +15,7 @@ from ledger_entries import ISSUER, made_entry, made_score
 from v8.annexes.live.entries import Coverage, Score
 from v8.annexes.live.ledger import Ledger
 from v8.annexes.live.record import MIN_DAYS, LiveRecord, live_board, live_record, require_record
+from v8.annexes.live.reporting import record_sentences
 from v8.base.errors import ArtifactError
 from v8.model.evaluation.significance import diebold_mariano
 
@@ -106,6 +107,8 @@ def test_what_was_written_late_is_counted_apart_and_in_no_error(
     assert record.series[0].tasks["ohlc"].errors["model"] == 1.0
     assert record.series[0].tasks["ohlc"].num_scored == 3
     assert (record.counts.num_issued, record.counts.num_late, record.counts.num_scored) == (5, 2, 5)
+    assert record.counts.num_scored_late == 2
+    assert " 5 scored (2 of them late), 2 late " in record_sentences(record)[-1]
 
 
 def test_fewer_than_a_week_of_days_is_not_yet_known(ledger: Ledger, fill: Callable[..., None]) -> None:

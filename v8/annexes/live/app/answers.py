@@ -9,7 +9,8 @@ ledger that were issued in time; of those that overlap, every horizon the newest
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
@@ -22,7 +23,8 @@ from v8.annexes.live.app.service import LedgerReader, ModelSnapshot, RecordError
 from v8.annexes.live.entries import Entry
 from v8.annexes.live.record import LiveRecord
 from v8.api.issuing import IssuedForecast
-from v8.base.errors import PARTS, DataError, V8Error, shown, with_parameters
+from v8.base.errors import PARTS, DataError, V8Error, listed, shown, with_parameters
+from v8.base.registry import advice
 from v8.base.storage import packaged_yaml
 from v8.base.version import VERSION
 from v8.data.features import compute_columns
@@ -239,6 +241,29 @@ def unknown_series(name: str, available: Iterable[Series]) -> RequestError:
     )
     error.status = 404
     return error
+
+
+def require_query(items: Iterable[tuple[str, str]], names: Collection[str]) -> None:
+    """Require that a query has each of some parameters at most once, and no others but a token.
+
+    Args:
+        items: Names and values, in order.
+        names: What the route reads.
+
+    Raises:
+        RequestError: If it has others, or one twice.
+    """
+    counts = Counter(name for name, _ in items if name != "token")
+    for name, num_times in counts.items():
+        if name not in names:
+            raise RequestError(
+                where="the query of the address",
+                rule=f"has no parameters but {listed(sorted(names))}" if names else "has no parameters",
+                got=shown(repr(name), 80),
+                fix=advice(name, names, "Leave it out"),
+            )
+        if num_times > 1:
+            raise RequestError(where=name, rule="is given once", got=f"{num_times:,} of it", fix="Leave one")
 
 
 def limit_of(text: str | None) -> int:

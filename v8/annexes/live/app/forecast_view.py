@@ -302,7 +302,11 @@ class ForecastView:
             "The figure above is its forecast at the last bar ahead.",
             n=BAND_PERIOD_BARS,
         )
-        limits = say("Calm: a percentile below 20; wild: from 80 on.")
+        limits = say(
+            "Percentiles are of the {days} days up to the last midnight UTC. "
+            "Calm: below 20; wild: from 80 on.",
+            days=MONTH_DAYS,
+        )
         if self.issued.forecaster.quantiles:
             limits = f"{say('The table below has the interval around it.')} {limits}"
         return element("p", f"{text} {limits}", class_="soft")

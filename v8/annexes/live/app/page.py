@@ -307,10 +307,11 @@ def whole_record_part(
 
 def _counts_text(counts: ForecastCounts) -> str:
     """Say how many forecasts were issued, and what became of them; what did not occur is left out."""
-    parts = [
-        say("{n} issued", n=count(counts.num_issued)),
-        say("{n} scored", n=count(counts.num_scored)),
-    ]
+    scored = say("{n} scored", n=count(counts.num_scored))
+    if counts.num_scored_late:
+        late = count(counts.num_scored_late)
+        scored = say("{n} scored ({late} of them issued too late)", n=count(counts.num_scored), late=late)
+    parts = [say("{n} issued", n=count(counts.num_issued)), scored]
     if counts.num_pending:
         parts.append(say("{n} waiting for their actual values", n=count(counts.num_pending)))
     if counts.num_late:
@@ -427,7 +428,7 @@ def _record_sentences(tasks: Mapping[str, LiveTask]) -> list[str]:
         days = plural(live.num_days, "day")
         parts = [
             str(TaskVerdict(task, naive, best)),
-            say("{n} scored of {days}.", n=live.num_scored, days=days),
+            say("{n} issued in time and scored, of {days}.", n=live.num_scored, days=days),
         ]
         if live.coverage:
             for name, share in live.coverage.shares.items():

@@ -225,14 +225,14 @@ class Site:
             "/record": record_page,
             "/part-record": record_page,
             "/api": partial(_answer_page, self._api_page),
-            "/api/series": self._series_list,
-            "/api/leaderboard": self._leaderboard,
+            "/api/series": _with_query(self._series_list),
+            "/api/leaderboard": _with_query(self._leaderboard),
             "/api/health": self._health,
             "/openapi.json": self._description,
-            "/api/forecast/{series}": self._forecast,
-            "/api/candles/{series}": self._candles,
-            "/api/chart/{series}": self._chart,
-            "/api/track/{series}": self._track,
+            "/api/forecast/{series}": _with_query(self._forecast),
+            "/api/candles/{series}": _with_query(self._candles, "limit"),
+            "/api/chart/{series}": _with_query(self._chart),
+            "/api/track/{series}": _with_query(self._track),
             "/api/stream": self._stream,
             "/metrics": self._metrics,
             **dict.fromkeys(_FILES, self._file),
@@ -527,6 +527,18 @@ async def _in_time(answer: Awaitable[Answer]) -> Answer:
             got="work that is not done yet",
             fix="Ask again in a moment",
         ) from None
+
+
+def _with_query(
+    answer: Callable[[Request], Awaitable[Response]], *names: str
+) -> Callable[[Request], Awaitable[Response]]:
+    """Return a route that reads some parameters of the query, and refuses others."""
+
+    async def checked(request: Request) -> Response:
+        answers.require_query(request.query_params.multi_items(), names)
+        return await answer(request)
+
+    return checked
 
 
 def _is_part(request: Request) -> bool:
