@@ -40,12 +40,12 @@ def num_lines(node: ast.ClassDef | ast.FunctionDef) -> int:
     return (node.end_lineno or 0) - node.lineno + 1
 
 
-def test_the_spine_is_six_files_of_which_330_lines_are_to_be_read() -> None:
+def test_the_spine_is_six_files_of_which_335_lines_are_to_be_read() -> None:
     rows = re.findall(r"^\| `(v8/[^`]+)` \| ([^|]+) \|", TEXT.partition("## Packages")[0], flags=re.MULTILINE)
     spine = {path: re.findall(r"`([\w.]+)`", names) for path, names in rows}
     assert len(spine) == len(rows) == 6
     assert all(spine.values())
-    assert sum(definition_lines(path, names) for path, names in spine.items()) <= 330
+    assert sum(definition_lines(path, names) for path, names in spine.items()) <= 335
 
 
 def test_every_file_that_is_named_is_there() -> None:

@@ -112,19 +112,19 @@ def prepare_series(table: FeatureTable, profile: Profile) -> SeriesData:
     # Prices among the inputs of a row are divided by the row's own close, or by that of their symbol.
     closes = _closes_by_symbol(table, profile)
     inputs_NF = scaling.scale_inputs(table.select(profile.features).astype(np.float64), closes)
-    # Row n has the targets of the window whose anchor it is; a row that is no anchor has zeros. All parts are
-    # in the arrays; training reads the windows whose anchors are in the train span.
+    # Row n has the targets of the window whose anchor it is; a row that is no anchor has zeros. The arrays
+    # hold all parts: training reads the rows of train and validation anchors, and nobody those of test.
     targets_NHC = {task: _targets(list(spans.values()), scaling, task) for task in profile.tasks}
-    # With `scaling: ranged` the unit of targets is the recent range of prices, at least a small one: so calm
-    # and wild times look alike. Training multiplies the loss of each window by its unit again (as a multiple
-    # of the mean), so that a wild window counts as much as in an evaluation. Else all units are 1.
+    # With `scaling: ranged` `_targets` has divided by the recent range of prices (at least a small one), so
+    # that calm and wild times look alike. Training multiplies the loss of a window by this weight, the range
+    # as a multiple of its mean, so that a wild window counts as in an evaluation. Else all weights are 1.
     unit_N = scaling.floored_range(target_unit(table, profile))
     weight_N = unit_N / unit_N[spans["train"].anchors].mean()
     return SeriesData(
         profile=profile,
         table=table,
         split=split,
-        # New spans: those above have cached large arrays, and a fleet keeps many series in memory for long.
+        # New spans: those above have cached actual values, and a fleet keeps many series in memory for long.
         spans={name: Span(table, profile, span.anchors) for name, span in spans.items()},
         scaling=scaling,
         inputs_NF=inputs_NF,

@@ -111,19 +111,20 @@ def execute(
     undamaged = {series: status for series, status in plan.series.items() if series not in damaged}
     plan = replace(plan, series=undamaged)
     reading = CandleReader(plan, folder, source, recorder).read_all()
+    # A series is damaged, refused while reading, finished, or to be trained; and then trained or failed.
     failures_before_training = [*damaged.values(), *reading.failures]
     outcomes: list[SeriesOutcome] = []
     try:
         if reading.to_train:
             recorder.on_event(GettingReady(f"Getting ready to train {len(reading.to_train)} series."))
-            # Precision, loops and batches in pieces: chosen for this machine when the run begins, and kept.
+            # How this machine computes (precision, loops, micro-batches): chosen once, and kept in run.json.
             recipe = with_device_settings(plan.recipe, folder, recorder)
             jobs = make_jobs(replace(plan, recipe=recipe), reading.to_train)
             # Variables of the environment tell XLA, in all processes, how to compile loops over bars.
             with loops_in_environment(recipe.device_settings.loops):
                 outcomes = train_jobs(jobs, engine, recorder)
     finally:
-        # What was interrupted is pending again, and keeps its checkpoint; after a kill at the next start.
+        # What was interrupted is pending again, and keeps its checkpoint. Opening a folder does the same.
         folder.reset_running()
     trained = [outcome for outcome in outcomes if outcome.reason is None]
     train_failures = [outcome for outcome in outcomes if outcome.reason is not None]

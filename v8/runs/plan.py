@@ -1,4 +1,4 @@
-"""What a run will do, before it does it: its series and seeds, its jobs, and the engine that does them.
+"""What a run will do, before it does it: the classes of a plan, of its jobs, and of engines that do these.
 
 A series has the same seed whichever others are selected: number k of the 40 default series trains with the
 profile's seed + k, any other with one from its name.

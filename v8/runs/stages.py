@@ -191,9 +191,9 @@ class SeriesInProgress:
 
     def _calibrate_and_evaluate(self, model: PublishedModel) -> _TestSpanResults:
         """Calibrate a model, let it forecast the test span, and evaluate it there if that is wanted."""
-        # On the validation span: the share of the network beside formulas is fitted, and how wide intervals
-        # are. This changes the model, and returns the shares for the metadata. A model without a network has
-        # neither.
+        # As far as the profile asks for it, fits to the validation span the share of the network beside
+        # formulas, and how wide intervals are. This changes the model, and returns the shares for the
+        # metadata. A model without a network was fitted whole, its quantiles too.
         shares = calibrate(model, self._data) if isinstance(model, ServingModel) else None
         test_span = self._data.spans["test"]
         forecasts = model.forecast_span(test_span)  # in any case, for a sample of them is saved
@@ -207,7 +207,8 @@ class SeriesInProgress:
                 coverage = self._range_coverage(model, forecasts.quantiles)
                 results = replace(results, quantiles=quantiles, price_range=coverage)
         if self._recipe.has_importance:
-            # Forecasts raw windows again after shuffling inputs: how much larger are the errors then?
+            # How much larger are errors if inputs are shuffled? `forecast_all` takes unscaled windows in an
+            # array, not a span.
             importance = measure_importance(test_span, model.forecast_all)
             results = replace(results, importance=importance)
         return results

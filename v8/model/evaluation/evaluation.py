@@ -5,8 +5,9 @@ each task what the significance tests of the model against a baseline start from
 (`v8.model.evaluation.significance`). Means, skill scores and p-values are computed from them when they are
 needed, so the report, the metadata and the model card cannot disagree.
 
-The verdict compares the model with two baselines, naive and the best one, and is stored when all series of
-the run are evaluated (`v8.model.evaluation.leaderboard`).
+The verdict compares the model with two baselines, naive and the best one (named beforehand, in
+`configs/references.yaml`), and is stored when all series of the run are evaluated
+(`v8.model.evaluation.leaderboard`).
 
 `detect_decay` compares a model's losses since it was trained with those of its test span.
 
