@@ -63,6 +63,9 @@ def test_a_time_that_is_named_after_the_close_is_never_taken_for_the_open(frame:
     for given in (alone, alone.rename(columns={"close_time": "Close Time"}), dates.set_index("close_time")):
         with pytest.raises(DataError, match=r"BTCUSDT-1h from a frame: .*got close_time, which is when"):
             read(given)
+    with pytest.raises(DataError) as unknown:  # a name that may be of either
+        read(alone.rename(columns={"close_time": "closed_at"}))
+    assert "less a bar" in unknown.value.fix
 
 
 @pytest.mark.parametrize(

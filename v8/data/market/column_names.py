@@ -63,6 +63,9 @@ CLOSE_TIME_NAMES: Final = (
 )
 """Names of the close time in tables, normalised."""
 
+OPEN_TIME_RULE: Final = "an open time is a close time less a bar"
+"""For advice to rename a column: a close time that is renamed places every candle a bar late."""
+
 SERIES_COLUMNS: Final[Mapping[str, str]] = MappingProxyType(
     {
         **dict.fromkeys(("symbol", "ticker", "pair", "instrument"), "symbol"),
@@ -230,11 +233,14 @@ def _plain_names(names: Sequence[str]) -> list[str]:
 
 
 def _not_one(column: str, num_present: int, names: Sequence[str], location: str) -> DataError:
+    fix = "Rename the columns; prices without open, high, low and close are not candles"
+    if column.startswith(OPEN_TIME):
+        fix = f"Rename the one that holds it; {OPEN_TIME_RULE}"
     return DataError(
         where=location,
         rule=f"needs one column {column}",
         got=f"{num_present or 'none'} among {', '.join(names)}",
-        fix="Rename the columns; prices without open, high, low and close are not candles",
+        fix=fix,
     )
 
 

@@ -44,6 +44,7 @@ from v8.data.market import frames
 from v8.data.market.column_names import (
     ARCHIVE_COLUMNS,
     CLOSE_TIME_NAMES,
+    OPEN_TIME_RULE,
     TIME_NAMES,
     UNNAMED_COLUMNS,
     plain_name,
@@ -572,5 +573,5 @@ def unlike_a_table(location: str, got: str, more_fix: str = "") -> DataError:
         where=location,
         rule=f"needs a header that names {names}, or {rows}",
         got=got,
-        fix=f"Write these names in the first line{more_fix}; an open time is a close time less a bar",
+        fix=f"Write these names in the first line{more_fix}; {OPEN_TIME_RULE}",
     )
