@@ -109,7 +109,7 @@ class Forecaster:
     """
 
     trained_on = "this series"  # the candles that it was trained on
-    origin_lines: tuple[str, ...] = ()  # messages for users if it was trained on other series
+    origin_lines: tuple[str, ...] = ()  # messages for users if it is another model than they may think
     _stacklevel = 3  # of warnings: they name the line that called `forecast_history`
 
     def __init__(

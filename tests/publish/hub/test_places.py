@@ -31,7 +31,8 @@ class Opened(Forecaster):
 
     @classmethod
     def load(cls, folder: Path | str, *, revision: str | None = None, models: Any = None) -> Any:
-        return SimpleNamespace(series=read_metadata(Path(folder)).series, revision=revision)
+        series = read_metadata(Path(folder)).series
+        return SimpleNamespace(series=series, revision=revision, origin_lines=())
 
 
 def test_a_model_that_replaces_one_of_the_same_size_and_time_is_another(make_run: Any) -> None:
@@ -164,6 +165,20 @@ def test_what_serves_is_shown_loaded_and_published(run: Path, tmp_path: Path) ->
         assert (staged.folder / "models" / BTC / name).read_bytes() == (later / name).read_bytes()
     assert [each.lines.keys() for each in staged.replacements] == [{BTC}]
     assert "## What was renewed" in (staged.folder / "README.md").read_text()
+
+
+def test_the_folder_of_a_series_says_so_if_another_generation_serves_it(run: Path) -> None:
+    def lines(folder: Path) -> tuple[str, ...]:
+        return open_place(folder).open(BTC, Opened).origin_lines
+
+    decide(run, "kept")
+    assert lines(run / BTC) == ()
+    decide(run, "replaced")
+    (line,) = lines(run / BTC)
+    assert line.startswith(f"{BTC}: ") and DAY in line and str(run.parent) not in line
+    assert lines(run) == lines(run / "generations" / DAY / BTC) == ()
+    (run / "serving.json").write_text("{")
+    assert lines(run / BTC) == ()
 
 
 def test_damage_of_what_serves_says_how_the_first_model_comes_back(run: Path, tmp_path: Path) -> None:

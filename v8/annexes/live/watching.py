@@ -451,10 +451,7 @@ def forecast_into_ledger(
         require_forecast(wishes.limits, models.series)
     with Ledger.open_to_write(ledger_file) as ledger:
         ledger.require_intact()
-        with quiet_start():  # opening them starts TensorFlow, which prints
-            for name in with_progress(models.series, "Opening models"):
-                with suppress(V8Error):  # the first update reports it
-                    models.forecaster(name)
+        _open_models(models)
         ledger_place = ledger.place(place)
         places = ledger.places()
         if places and ledger_place not in places:
@@ -491,6 +488,17 @@ def forecast_into_ledger(
     if result.num_issued:
         return SeriesError.exit_code
     return next(iter(result.failures.values())).exit_code
+
+
+def _open_models(models: ServingModels) -> None:
+    """Open all models, and print what users should know of them."""
+    lines: list[str] = []
+    with quiet_start():  # opening them starts TensorFlow, which prints
+        for name in with_progress(models.series, "Opening models"):
+            with suppress(V8Error):  # the first update reports it
+                lines += models.forecaster(name).origin_lines
+    for line in lines:
+        print_message(line)
 
 
 def require_forecast(limits: Sequence[Limit], available: Sequence[str]) -> None:

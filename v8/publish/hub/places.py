@@ -54,7 +54,7 @@ from v8.model.evaluation.leaderboard import LEADERBOARD_FILE
 from v8.model.networks.published import Forecasts
 from v8.publish.report.card import FORECAST_PICTURE, MODELS_FOLDER
 from v8.runs.run_folder import RUN_FILE, RUNS, folder_advice, read_run
-from v8.runs.serving import served_folder
+from v8.runs.serving import FIRST, read_serving, served_folder
 
 if TYPE_CHECKING:
     from v8.publish.hub.pull import Pulled
@@ -248,6 +248,27 @@ class _Folder(ModelPlace):
             # The metadata must be of the series that the folder is named by.
             read_metadata(folder, series=name)
         return folder, None
+
+    def open(self, series: str | None = None, kind: type[Forecaster] = Forecaster) -> Forecaster:
+        """Open a model; that of the folder of one series says so if another one serves in its run."""
+        forecaster = super().open(series, kind)
+        if self._is_artifact:
+            forecaster.origin_lines += self._replaced_lines(str(forecaster.series))
+        return forecaster
+
+    def _replaced_lines(self, series: str) -> tuple[str, ...]:
+        """Return a line if this is the first model of a series, and a later one serves it."""
+        run = Path(self.name).resolve().parent
+        generation = FIRST
+        if (run / RUN_FILE).is_file():
+            with suppress(ArtifactError):  # the model itself is whole
+                generation = read_serving(run).generation_of(series)
+        if generation == FIRST:
+            return ()
+        return (
+            f"{series}: this is its first model; in {shown(run.name)} the one of {generation} serves. "
+            "Name the run, and not the folder of the series, to forecast with that.",
+        )
 
     @property
     def _is_artifact(self) -> bool:
