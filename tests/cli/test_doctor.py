@@ -15,7 +15,7 @@ import yaml
 from programs import run_program
 from tiny_profiles import tiny_profile
 
-from v8.base.child import ChildCall, run_in_children
+from v8.base.child import ChildCall, ChildResult, run_in_children
 from v8.runs.doctor import Findings, ask_driver, failure_of, report_of
 from v8.runs.machine import MeasurementRequest, take_measurements
 
@@ -165,6 +165,11 @@ def test_a_measuring_process_that_dies_leaves_its_last_words() -> None:
     failure = failure_of(answer, wanted)
     assert failure is not None
     assert failure.startswith("not measured: stock float8; exit code 1, last words: ")
+
+
+def test_a_note_about_a_refusal_has_one_final_stop() -> None:
+    refused = ChildResult(values=(), refusal="v8: needs the package keras.")
+    assert failure_of(refused, []) == "v8: needs the package keras"
 
 
 def test_training_that_could_not_be_measured_is_incomplete() -> None:

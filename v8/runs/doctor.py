@@ -148,7 +148,7 @@ def ask_driver() -> dict[str, Any]:
 def failure_of(result: ChildResult, measurements: Sequence[Measurement]) -> str | None:
     """Return what a process did not measure, and why; None if it measured everything."""
     if result.refusal or result.exit_code == 0:
-        return result.refusal
+        return result.refusal.removesuffix(".") if result.refusal else None
     errors = result.errors.strip().splitlines() or ["nothing"]
     missing = measurements[len(result.values) :]
     unmeasured = ", ".join(_title(measurement) for measurement in missing)
