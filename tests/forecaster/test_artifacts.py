@@ -204,8 +204,12 @@ def test_a_refused_run_lets_the_folder_go(tmp_path: Path, begun: RunRecord) -> N
 )
 def test_a_damaged_run_file_is_refused_by_its_name(tmp_path: Path, content: str, match: str) -> None:
     (tmp_path / "run.json").write_text(content)
-    with pytest.raises(ArtifactError, match=rf"run\.json.*{match}.*--fresh"):
+    with pytest.raises(ArtifactError, match=rf"run\.json.*{match}.*") as caught:
         read_run(tmp_path)
+    assert " run --fresh`" in caught.value.fix  # `update` and others have no such option
+    with pytest.raises(ArtifactError) as in_backtest:
+        read_run(tmp_path, "param:out")
+    assert in_backtest.value.fix.endswith("another run with param:out")
 
 
 def test_a_profile_that_was_edited_under_its_old_digest_is_refused(tmp_path: Path, begun: RunRecord) -> None:

@@ -466,9 +466,9 @@ def series_without(path: Path, dropped: Sequence[Series]) -> tuple[Series, ...]:
         ArtifactError: If there is no run, or it is damaged.
         ProfileError: If the run does not have one of them.
     """
-    from v8.runs.run_folder import read_run  # noqa: PLC0415 - usage errors come before it
+    from v8.runs.run_folder import FRESH, read_run  # noqa: PLC0415 - usage errors come before it
 
-    names = list(read_run(path).series)
+    names = list(read_run(path, FRESH).series)
     unknown = [str(series) for series in dropped if str(series) not in names]
     if unknown:
         fix = series_advice(unknown[0], names, "Name series of this run")

@@ -90,7 +90,9 @@ class Plan:
         Raises:
             ArtifactError: If the folder's `run.json` is damaged.
         """
-        states = dict(read_run(self.path).series) if (self.path / RUN_FILE).exists() else {}
+        states: dict[str, SeriesState] = {}
+        if (self.path / RUN_FILE).exists():
+            states.update(read_run(self.path, self.starts_another).series)
         for series in self.redone:
             states.pop(str(series), None)
         return self.with_statuses(states)

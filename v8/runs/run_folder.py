@@ -411,10 +411,15 @@ def require_empty(path: Path, *, rule: str, fix: str) -> None:
         raise ArtifactError(where=str(path), rule=rule, got=listed(names), fix=fix)
 
 
-def read_run(path: Path, starts_another: str = FRESH) -> RunRecord:
+def start_another(parameter: str | None = None) -> str:
+    """Say how another run is started: by a parameter of this command, or else by the command `run`."""
+    return f"start another run with {parameter or '`' + command('run', '--fresh') + '`'}"
+
+
+def read_run(path: Path, starts_another: str | None = None) -> RunRecord:
     """Read and check `run.json` of a run folder, without holding the folder.
 
-    Messages offer the parameter `starts_another`, which starts another run.
+    Messages offer the parameter `starts_another`, if this command has one that starts another run.
 
     Raises:
         ArtifactError: If there is none, it is damaged, has an unknown format or an impossible name, its
@@ -424,8 +429,8 @@ def read_run(path: Path, starts_another: str = FRESH) -> RunRecord:
     file = path / RUN_FILE
     if not file.exists() and not path.is_symlink():
         raise _no_run_error(path)
-    start_new = f"start another run with {starts_another}"
-    content = read_json_object(file, fix=start_new.capitalize())
+    start_new = start_another(starts_another)
+    content = read_json_object(file, fix=start_new[:1].upper() + start_new[1:])
     format_fix = f"Use the v8 that wrote it, or {start_new}"
     records.check_format(content, RUN_FORMAT, kind="run", where=str(file), fix=format_fix)
     fix = f"Restore the file, or {start_new}"
@@ -527,7 +532,7 @@ def locate_run(runs: Path, profile: str, kind: str = "", *, is_fresh: bool) -> P
         if not number or int(number[0]) < 2:
             continue
         # A profile may itself be called aligned-2: its runs are not continued, but their names are taken.
-        if is_fresh or ((path / RUN_FILE).exists() and read_run(path).profile_name == profile):
+        if is_fresh or ((path / RUN_FILE).exists() and read_run(path, FRESH).profile_name == profile):
             existing[int(number[0])] = path
     if not existing:
         return runs / name

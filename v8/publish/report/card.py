@@ -35,7 +35,7 @@ from v8.model.evaluation.significance import ALPHA
 from v8.profile.columns import interval_names, is_covariate, neighbours
 from v8.profile.tasks import TASKS
 from v8.publish.report.verdict import baseline_in_words, best_baselines_in_words, verdict
-from v8.runs.run_folder import RUN_FILE, RunRecord
+from v8.runs.run_folder import RUN_FILE, RunRecord, start_another
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
@@ -113,7 +113,7 @@ def model_card(
     Raises:
         ArtifactError: If a key of `run.json` is missing or damaged.
     """
-    fix = "Restore the file, or start a new run with param:fresh"
+    fix = f"Restore the file, or {start_another()}"
     run_facts = checked(_RunFacts, vars(run), where=RUN_FILE, fix=fix)
     results = [series_metadata.result for series_metadata in metadata]
     first = metadata[0]
