@@ -258,7 +258,8 @@ def test_the_commands_of_the_tutorial_do_what_it_says(trained_run: Any, smoke: P
     env = {"V8_HOME": str(trained_run.path.parent.parent / "caches"), "PATH": "/usr/bin:/bin"}
     lines = [line for line in "".join(tutorial("console")).splitlines() if "--source demo" in line]
     (run,) = (line for line in lines if " run " in line)
-    process = called(*shlex.split(run)[1:], "--dry-run", cwd=place, env=env)
+    planned = shlex.split(run)[1:]
+    process = called(*planned, "--dry-run", "--runs", "planned", cwd=place, env=env)
     assert process.returncode == 0, process.stderr
     (told,) = (line for line in lines if line.endswith("--format json"))
     process = called(*shlex.split(told)[1:], cwd=place, env=env, tf=True)
