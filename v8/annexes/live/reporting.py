@@ -204,9 +204,10 @@ def record_sentences(record: LiveRecord) -> list[str]:
         sentences.append(f"{listed(record.with_own_baseline)}: {own_baseline_sentence()}")
     sentences += _generation_sentences(record)
     sentences.append(f"{reading_marks(len(record.series))}; from {MIN_DAYS} days on.")
+    scored_late = f" ({counts.num_scored_late} of them late)" if counts.num_scored_late else ""
     sentences.append(
-        f"{plural(counts.num_issued, 'forecast')} issued, {counts.num_scored} scored "
-        f"({counts.num_scored_late} of them late), {counts.num_late} late (in no error), "
+        f"{plural(counts.num_issued, 'forecast')} issued, {counts.num_scored} scored{scored_late}, "
+        f"{counts.num_late} late (in no error), "
         f"{counts.num_pending} waiting for their actual values, "
         f"{counts.num_void} without actual values for ever."
     )

@@ -157,7 +157,7 @@ def test_too_short_a_past_and_a_hole_before_the_forecast_are_refused(
     with pytest.raises(DataError) as refused:
         fit_baselines(profile, candles.newest(220), int(candles.open_time_s[-1]) + BAR_S)
     assert refused.value.where == "BTCUSDT-15m"
-    assert refused.value.got == "11"
+    assert refused.value.got == "11 that ended by 2025-01-01T00:00:00Z"
     holed = cut(candles, int(candles.open_time_s[-45]))
     with pytest.raises(DataError) as refused:
         fitted.forecast(holed.newest(baseline_bars(profile)))
