@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +75,20 @@ def test_a_leaderboard_has_a_row_for_each_run_series_and_task(trained_run: Any) 
         assert set(rows["best_baseline"]) == {verdicts[str(task)].best.name}
         assert set(rows["verdict"]) == {verdicts[str(task)].best.verdict}
     assert table["p_value"].dtype == float and str(table["newest_candle"].dt.tz) == "UTC"
+
+
+@pytest.mark.tf
+def test_a_folder_of_runs_is_read_without_those_that_were_not_evaluated(
+    trained_run: Any, tmp_path: Path
+) -> None:
+    shutil.copytree(trained_run.path, tmp_path / "good")
+    shutil.copytree(trained_run.path, tmp_path / "quick")
+    record = json.loads((tmp_path / "quick" / "run.json").read_text())
+    (tmp_path / "quick" / "run.json").write_text(json.dumps(record | {"is_evaluated": False}))
+    assert set(v8.leaderboard(tmp_path)["run"]) == {str(tmp_path / "good")}
+    with pytest.raises(ArtifactError) as refused:
+        v8.leaderboard([tmp_path / "good", tmp_path / "quick"])
+    assert refused.value.where == str(tmp_path / "quick")
 
 
 def test_leaderboards_refuse_what_holds_no_run(tmp_path: Path) -> None:

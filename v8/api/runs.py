@@ -302,7 +302,8 @@ def leaderboard(runs: str | Path | Sequence[str | Path]) -> pd.DataFrame:
     """Return the errors of every finished series of runs and back-tests in one frame, the lowest first.
 
     Args:
-        runs: Folders of runs or of back-tests, or one of them; of a folder that holds such folders, all.
+        runs: Folders of runs or of back-tests, or one of them; of a folder that holds such folders, all of
+            them that were evaluated.
 
     Returns:
         A row for each folder, fold, series and task, ordered by task, timeframe and relative MAE:
@@ -334,6 +335,10 @@ def leaderboard(runs: str | Path | Sequence[str | Path]) -> pd.DataFrame:
             if fold and not (run / RUN_FILE).exists():
                 continue
             record = read_run(run)
+            if not record.is_evaluated:
+                if folder in map(Path, named):
+                    raise not_evaluated(str(run))
+                continue
             for name in record.done:
                 metadata = read_metadata(served_folder(run, name), series=name)
                 rows += _rows({"run": str(folder), "profile": record.profile_name, "fold": fold}, metadata)

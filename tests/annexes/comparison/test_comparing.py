@@ -269,6 +269,11 @@ def test_profiles_alone_and_runs_alone_make_no_board(tmp_path: Path) -> None:
         with pytest.raises(ProfileError) as refused:
             is_board(names)
         assert refused.value.got == f"{names[1]} among 2 names"
+    # v8.compare: at 420b5d5b it left out what is no run, and compared the run with itself.
+    for other, got in (("aligned", "aligned among 2 names"), ("frontierr", "'frontierr'")):
+        with pytest.raises(ProfileError) as refused:
+            check_places(ComparisonOptions(profiles=(run, other), out=tmp_path / "out"))
+        assert got in refused.value.got
     (tmp_path / "folds" / "fold-1").mkdir(parents=True)
     (tmp_path / "folds" / "fold-1" / "run.json").touch()
     for folder, met in (("folds", "fold-1"), ("gone", "no such folder")):

@@ -24,7 +24,7 @@ import pandas as pd
 
 from v8.annexes.comparison import COMPARED_SERIES, ComparisonOptions
 from v8.annexes.comparison.page import comparison_files, require_same_comparison, write_comparison, written
-from v8.annexes.comparison.places import is_forecasts_file, is_run, require_places
+from v8.annexes.comparison.places import is_forecasts_file, is_run, require_no_profile, require_places
 from v8.annexes.comparison.results import WARM, Comparison, formulas_of, measurement_of, with_errors
 from v8.api.arguments import RawCandles, call_in_child, in_python, profile_file, series_list, source_of
 from v8.api.board import Board, require_board_folder
@@ -154,8 +154,8 @@ def check_places(options: ComparisonOptions) -> list[Path]:
     There are none where profiles are compared.
 
     Raises:
-        ProfileError: If nothing is named, options contradict each other, or `out` is no folder, or holds
-            files of others.
+        ProfileError: If nothing is named, or profiles beside runs, options contradict each other, or `out` is
+            no folder, or holds files of others.
         ArtifactError: If a folder is named that is no run.
     """
     require_places(options.profiles)
@@ -179,7 +179,10 @@ def check_places(options: ComparisonOptions) -> list[Path]:
             got="none",
             fix=f"Write for example {command('compare-profiles', *words)}",
         )
-    return [Path(name) for name in options.profiles if is_run(name)]
+    runs = [name for name in options.profiles if is_run(name)]
+    if runs:
+        require_no_profile([name for name in options.profiles if name not in runs], options.profiles)
+    return [Path(name) for name in runs]
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Final
 
 from v8.base.errors import ProfileError, listed
 from v8.model.baselines.baselines import BASELINES
-from v8.profile.profile import profile_names
+from v8.profile.profile import load_profile, profile_names
 from v8.runs.run_folder import read_run
 
 _FORECAST_ENDINGS: Final = (".csv", ".parquet")  # of files of forecasts
@@ -53,15 +53,25 @@ def is_board(names: Sequence[str]) -> bool:
     shipped = profile_names()
     if not (runs and others) and all(name in shipped or not _forecasts(name) for name in others):
         return False
-    trained = [name for name in others if not _forecasts(name)]
-    if trained:
+    require_no_profile([name for name in others if not _forecasts(name)], names)
+    return True
+
+
+def require_no_profile(profiles: Sequence[str], names: Sequence[str]) -> None:
+    """Refuse profiles among names of what is compared as it is.
+
+    Raises:
+        ProfileError: If there are any; of a misspelt one, that there is none of its name.
+    """
+    for name in profiles:
+        load_profile(name)
+    if profiles:
         raise ProfileError(
             where="param:profiles",
             rule="names profiles, which are trained, or what is compared as it is: runs, baselines, files",
-            got=f"{listed(trained)} among {len(names)} names",
+            got=f"{listed(profiles)} among {len(names)} names",
             fix="Leave out one kind",
         )
-    return True
 
 
 def _forecasts(name: str) -> bool:
