@@ -402,7 +402,7 @@ def test_words_that_cannot_be_meant_are_one_line(copied: Drilled) -> None:
         (["--max-age", "inf"], "--max-age: .*; got inf"),
         (["--max-age", "3", "--when", "decay"], r"--max-age: .*; got 3\.0 with"),
         (["--series", "DOGEUSDT-1h"], "; got DOGEUSDT-1h"),
-        (["--source", "demo", "--publish", REPO], "only models of real"),
+        (["--source", "demo", "--publish", REPO], "--source demo: .*; got a simulated market"),
         (["--ledger", "nowhere.sqlite"], "nowhere.sqlite"),
     ):
         files = ["--data-dir", str(copied.candles)] if "--source" not in words else []
@@ -421,6 +421,6 @@ def test_a_generation_that_is_damaged_is_named_with_what_to_do(copied: Drilled) 
 
 
 def test_what_was_begun_with_another_source_is_finished_with_it(copied: Drilled) -> None:
-    renewal = replace(renewal_of(copied), source=open_source("demo"))
-    with pytest.raises(ArtifactError, match=r"begun with --source files .*; got --source demo"):
+    renewal = replace(renewal_of(copied), source=open_source("vision"))
+    with pytest.raises(ArtifactError, match=r"begun with --source files .*; got --source vision"):
         list(renewal.unfinished_generations([Series.parse(BTC)]))

@@ -206,54 +206,12 @@ class Ledger(Database):
         """Copy the write-ahead log into the file, as far as no reader needs it; waits for nobody."""
         self._rows("PRAGMA wal_checkpoint(PASSIVE)")
 
-    def back_up(self, copy: Path) -> None:
-        """Write a whole copy of this ledger, its log included, also while another process writes.
+    def copy_into(self, path: Path) -> None:
+        """Copy this ledger into an empty file, its log included, also while another process writes."""
+        with sqlite_errors_translated(path), closing(sqlite3.connect(path)) as target:
+            self._connection.backup(target)
 
-        A file that is replaced must be an earlier copy of this ledger.
-
-        Raises:
-            ArtifactError: If the file is another one, or this ledger is damaged.
-            StorageError: If it cannot be written.
-        """
-        if os.path.lexists(copy):
-            self._require_earlier_copy(copy)
-        log = copy.with_name(f"{copy.name}-wal")
-        if log.exists():  # SQLite would put it into the new copy
-            raise ArtifactError(
-                where=str(copy),
-                rule="is a file that nobody has open",
-                got=f"{log.name} next to it",
-                fix="End the program that has the copy open, or name another file",
-            )
-        self.require_intact()
-
-        def write(path: Path) -> None:
-            path.touch()  # SQLite does not say why it cannot make a file
-            with sqlite_errors_translated(path), closing(sqlite3.connect(path)) as target:
-                self._connection.backup(target)
-
-        try:
-            write_with(copy, write)
-        except StorageError as error:
-            fix = "Free some space, or name a file that can be written with param:backup"
-            raise StorageError(where=str(copy), rule="must be written", got=error.got, fix=fix) from error
-
-    def _require_earlier_copy(self, copy: Path) -> None:
-        """Raise `ArtifactError` unless a file is another ledger whose newest forecast this one has, too."""
-        if copy.exists() and copy.samefile(self.path):
-            raise _no_copy(copy, "the ledger itself")
-        if not copy.is_file():
-            raise _no_copy(copy, "a folder, a pipe, a device or a broken link")
-        try:
-            with Ledger.open(copy) as other:
-                number = other.last_number
-                has_other_forecasts = other._identity_of(number) != self._identity_of(number)
-        except ArtifactError as error:
-            raise _no_copy(copy, error.got) from error
-        if has_other_forecasts:
-            raise _no_copy(copy, "a ledger with other forecasts")
-
-    def _identity_of(self, number: int) -> list[Any]:
+    def identity_of(self, number: int) -> list[Any]:
         """Return what identifies the forecast of a number, as one row; no row if there is none."""
         query = (
             "SELECT place, series, issued_for_s, written_s, candles_digest FROM forecasts "
@@ -614,11 +572,6 @@ def sqlite_errors_translated(path: Path) -> Iterator[None]:
             fix="Free some space or choose another place with param:ledger, and repeat the command; what was "
             "written is kept",
         ) from error
-
-
-def _no_copy(path: Path, got: str) -> V8Error:
-    rule = "is a new file, or an earlier copy of the ledger"
-    return ArtifactError(where=str(path), rule=rule, got=got, fix="Name another file")
 
 
 def _damaged(path: Path, got: str) -> V8Error:

@@ -28,6 +28,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import parquet
 
+from v8.annexes.live.backup import back_up
 from v8.annexes.live.entries import Entry, Score
 from v8.annexes.live.ledger import Ledger
 from v8.annexes.live.record import (
@@ -106,7 +107,7 @@ def print_record(
 def print_backup(ledger_file: Path, copy: Path) -> None:
     """Copy a ledger, and print how many forecasts the copy holds."""
     with Ledger.open(ledger_file) as ledger:
-        ledger.back_up(copy)
+        back_up(ledger, copy)
     with Ledger.open(copy) as copied:
         num_forecasts = plural(copied.last_number, "forecast")
     print_lines(f"Copied: {num_forecasts} of {ledger_file}, to {copy}.")

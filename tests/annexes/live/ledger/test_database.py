@@ -22,6 +22,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from ledger_entries import FIRST_S, ISSUER, made_entry, made_score, said
 from typer.testing import CliRunner
 
+from v8.annexes.live.backup import back_up
 from v8.annexes.live.entries import ForecastCounts, Score, pack, place_name, unpack, unpack_plain
 from v8.annexes.live.ledger import Ledger, make_tables
 from v8.annexes.live.record import live_record
@@ -261,7 +262,7 @@ def test_a_bit_of_any_row_is_found_before_anything_is_added_or_copied(
             with pytest.raises(ArtifactError):
                 ledger.require_intact()
             with pytest.raises(ArtifactError):
-                ledger.back_up(tmp_path / "copy.sqlite")
+                back_up(ledger, tmp_path / "copy.sqlite")
     assert not (tmp_path / "copy.sqlite").exists()
 
 
@@ -287,7 +288,7 @@ def test_a_backup_holds_all_while_the_ledger_is_written_and_is_made_again(
     for number in range(2):
         ledger.add(made_entry(number))
         with Ledger.open(ledger.path) as reader:
-            reader.back_up(copy)
+            back_up(reader, copy)
         with Ledger.open_to_write(copy) as copied:
             assert copied.last_number == number + 1
     left = sorted(
@@ -318,20 +319,20 @@ def test_a_backup_replaces_nothing_but_an_earlier_one(
     copy = tmp_path / "copy.sqlite"
     make(copy)
     with pytest.raises(ArtifactError) as caught:
-        ledger.back_up(copy)
+        back_up(ledger, copy)
     assert got in caught.value.got
     with pytest.raises(ArtifactError, match="the ledger itself"):
-        ledger.back_up(ledger.path)
+        back_up(ledger, ledger.path)
 
 
 def test_a_copy_that_cannot_be_written_is_named_as_it_was_asked_for(ledger: Ledger, tmp_path: Path) -> None:
     ledger.add(made_entry())
     copy = tmp_path / "copy.sqlite"
     with file_limit(4_096), pytest.raises(StorageError) as full:
-        ledger.back_up(copy)
+        back_up(ledger, copy)
     (tmp_path / "file").touch()
     with pytest.raises(StorageError) as no_folder:
-        ledger.back_up(tmp_path / "file" / "copy.sqlite")
+        back_up(ledger, tmp_path / "file" / "copy.sqlite")
     for caught, path in ((full, copy), (no_folder, tmp_path / "file" / "copy.sqlite")):
         assert caught.value.where == str(path)
         assert "param:backup" in caught.value.fix and "param:ledger" not in caught.value.fix
@@ -343,7 +344,7 @@ def test_a_damaged_ledger_is_not_copied(sound: bytes, tmp_path: Path) -> None:
     place = sound.rindex(b"./tiny")
     path.write_bytes(sound[:place] + b"./tino" + sound[place + 6 :])
     with Ledger.open(path) as ledger, pytest.raises(ArtifactError):
-        ledger.back_up(tmp_path / "copy.sqlite")
+        back_up(ledger, tmp_path / "copy.sqlite")
     assert not (tmp_path / "copy.sqlite").exists()
 
 
