@@ -68,7 +68,7 @@ def test_a_forecast_needs_all_beside_the_newest_candle(files: CandleSource) -> N
     # Of the table a candle lacks, too, but not at the end: that is no reason.
     with pytest.raises(
         DataError,
-        match=r"ETHUSDT-15m: .*2024-12-31T23:45:00Z.*got BTCUSDT-15m up to the.*2024-12-31T23:15:00Z",
+        match=r"ETHUSDT-15m: .*got BTCUSDT-15m up to the.*2024-12-31T23:15:00Z.*2024-12-31T23:45:00Z",
     ):
         Companions(covariate_inputs((*NAMES, "csv.rate")), [rates], covariates).newest(files, ETH, 20)
     assert len(Companions(covariate_inputs(NAMES)).newest(DEMO, ETH, 20)) == 20
