@@ -488,7 +488,7 @@ def test_track_prints_the_record_as_a_table_json_and_csv(
     process = call(*words)
     assert process.exit_code == 0, process.stderr
     require_narrow(process.stdout, SHORT)
-    assert re.search("15 forecasts issued, 11 scored .*, 0 late .*, 4 waiting", process.stdout)
+    assert re.search("15 forecasts issued, 11 scored, 0 late .*, 4 waiting", process.stdout)
     assert "over 11 forecasts of 1 day: too few windows." in process.stdout
     content = json.loads(call(*words, "--format", "json").stdout)
     assert [one["series"] for one in content["series"]] == [SHORT, LONG]
