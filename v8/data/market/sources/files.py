@@ -27,7 +27,7 @@ from typing import ClassVar, Final, NamedTuple
 
 import pandas as pd
 
-from v8.base.errors import DataError, listed
+from v8.base.errors import DataError, listed, shown
 from v8.base.records import read_plain
 from v8.base.storage import digest_bytes
 from v8.data.market.candles import Candles, require_one_unit
@@ -234,7 +234,7 @@ class FilesSource:
         nameless = [table for table in self._tables if not table.series and not table.other]
         if not nameless:
             return None
-        names = listed([str(table.path.relative_to(self.folder)) for table in nameless])
+        names = listed([shown(table.path.relative_to(self.folder)) for table in nameless])
         return (
             f"Not read, for no name has a symbol and a timeframe ({', '.join(TIMEFRAME_S)}): {names}. "
             "Rename them like BTCUSDT-1h.csv."
