@@ -218,14 +218,14 @@ def new_trainer(
     Raises:
         ProfileError: If the family of a plug-in fails, or its network could not be loaded from a file.
     """
-    make = make or (FormulaTrainer if recipe.profile.family.is_formula else Trainer)
-    trainer = make(
+    own_kind = FormulaTrainer if recipe.profile.family.is_formula else Trainer
+    trainer = (make or own_kind)(
         recipe.profile,
         precision=recipe.device_settings.precision,
         num_micro_batches=recipe.device_settings.num_micro_batches,
         check_interrupt=check_interrupt,
     )
-    if isinstance(trainer, Trainer):
+    if make is None and not isinstance(trainer, FormulaTrainer):
         require_stock_layers(trainer.network)
     return trainer
 
