@@ -327,8 +327,8 @@ def leaderboard(runs: str | Path | Sequence[str | Path]) -> pd.DataFrame:
     >>> v8.leaderboard(["runs/tiny"])[["series", "task", "best_baseline"]].shape
     (3, 3)
     """
-    named = [runs] if isinstance(runs, str | Path) else list(runs)
-    folders = list(dict.fromkeys(folder for place in named for folder in _result_folders(Path(place))))
+    named = [Path(place) for place in ([runs] if isinstance(runs, str | Path) else runs)]
+    folders = list(dict.fromkeys(folder for place in named for folder in _result_folders(place)))
     rows: list[dict[str, Any]] = []
     for folder in folders:
         for fold, run, _ in folds_of(folder):
@@ -336,7 +336,7 @@ def leaderboard(runs: str | Path | Sequence[str | Path]) -> pd.DataFrame:
                 continue
             record = read_run(run)
             if not record.is_evaluated:
-                if folder in map(Path, named):
+                if folder in named:
                     raise not_evaluated(str(run))
                 continue
             for name in record.done:

@@ -384,11 +384,16 @@ def digest_of(function: Any) -> dict[str, str]:
 
 def kind_and_line(error: BaseException) -> str:
     """Return the class of an error, and in which line of a plug-in: "ValueError in tide.py, line 7"."""
-    plugins = [module for module in [*sys.modules.values()] if hasattr(module, _DIGEST)]
-    files = {module.__file__ for module in plugins}
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
-    place = f" in {shown(Path(frames[-1].filename).name)}, line {frames[-1].lineno}" if frames else ""
+    plugins = [module for module in list(sys.modules.values()) if hasattr(module, _DIGEST)]
+    frame = _last_frame(error, {str(module.__file__) for module in plugins})
+    place = f" in {shown(Path(frame.filename).name)}, line {frame.lineno}" if frame else ""
     return type(error).__name__ + place
+
+
+def _last_frame(error: BaseException, files: Collection[str]) -> traceback.FrameSummary | None:
+    """Return the last frame in one of these files that an error passed; None if it passed none."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
+    return frames[-1] if frames else None
 
 
 def require_no_own_entries(location: str) -> None:
@@ -477,11 +482,10 @@ def _load_error(location: str, error: BaseException) -> ProfileError:
     if isinstance(error, V8Error):
         location = f"{location}, {error.where}"
         return ProfileError(where=location, rule=error.rule, got=error.got, fix=error.fix)
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if location.endswith(frame.filename)]
+    frame = _last_frame(error, {location.removeprefix("plug-in ")})
     got = f"{type(error).__name__}: {message_of(error)}"
-    if lines:
-        got += f", line {lines[-1]}"
+    if frame:
+        got += f", line {frame.lineno}"
     return ProfileError(
         where=location, rule="must be Python that runs when it is loaded", got=got, fix="Correct the file"
     )

@@ -239,6 +239,15 @@ def moment(text: str | None) -> str:
     return ABSENT if text is None else text[:16].replace("T", " ")
 
 
+def capitalized(clause: str) -> str:
+    """Begin a clause with a capital letter; `str.capitalize` would make all other letters small.
+
+    >>> capitalized("start another run with V8_HOME"), capitalized("")
+    ('Start another run with V8_HOME', '')
+    """
+    return clause[:1].upper() + clause[1:]
+
+
 def between(ends: Iterable[str]) -> str:
     """Write a range by its smallest and its largest value, which are already texts.
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 from v8.base.errors import ProfileError, listed, shown
 from v8.base.process import command
 from v8.base.registry import added_commands, nearest
+from v8.base.wording import capitalized
 from v8.data.market.series import TIMEFRAME_S, is_series_like
 from v8.profile.profile import key_places
 
@@ -164,7 +165,7 @@ def _other_form(plain: str, context: Any) -> str | None:
     """Say how an option is written that v8 has in another form; None for other options."""
     own = _options(context)
     if plain in _OTHER_OPTIONS:
-        return _capitalized(_OTHER_OPTIONS[plain])
+        return capitalized(_OTHER_OPTIONS[plain])
     if plain in _FORMATS and "--format" in own:
         choices = [str(each.metavar) for each in context.command.params if "--format" in each.opts]
         if plain in "|".join(choices).split("|"):
@@ -314,7 +315,7 @@ def meant_word(word: str, place: str, options: Iterable[str] = ("--series", "--p
     if "--series" in options and is_series_like(word):
         return f"Write --series {word}"
     if "--series" in options and word in TIMEFRAME_S:
-        return _capitalized(_ONE_NAME)
+        return capitalized(_ONE_NAME)
     if "--profile" in options and Path(word).suffix in (".yaml", ".yml"):
         return f"Write --profile {word}" if Path(word).is_file() else None
     return None
@@ -334,10 +335,6 @@ def _options(context: Any) -> set[str]:
 
 def _option_names(parameters: Iterable[Any]) -> set[str]:
     return {name for each in parameters for name in each.opts if name.startswith("-")}
-
-
-def _capitalized(clause: str) -> str:
-    return clause if clause.startswith("-") else f"{clause[:1].upper()}{clause[1:]}"
 
 
 _DESCRIBED: Final[dict[str, Callable[[Any, str], ProfileError]]] = {

@@ -8,9 +8,9 @@
       serving.json, generations/    models that were trained later, see `v8.runs.serving`
 
 A run records what it was started with: profile, source, and per series the newest candle and the digest of
-all candles. It can only be continued with the same; otherwise `--fresh` starts another folder (of a fold of a
-back-test, which is a run like any other, `--out`). As long as no
-series is finished or in training, the run may start again with other values. Nothing here deletes a run.
+all candles. It can only be continued with the same. Otherwise `--fresh` starts another run; a fold of a
+back-test is a run, too, and there `--out` starts another back-test. As long as no series is finished or in
+training, the run may start again with other values. Nothing here deletes a run.
 
 Every file is written to a temporary name and renamed. One process at a time may write; reading needs no lock,
 so a finished run may be on a read-only disk.
@@ -34,6 +34,7 @@ from v8.base.process import command
 from v8.base.records import AS_WRITTEN, Sha256, Text, parse_json, read_json_object, read_plain
 from v8.base.registry import loaded_plugins, nearest, other_plugins
 from v8.base.storage import FolderLock, Pace, sweep, write_json
+from v8.base.wording import capitalized
 from v8.data.market.candles import CandlePin
 from v8.data.market.series import Series, by_series, is_series_like
 from v8.forecaster.metadata import ERROR_FILE
@@ -430,7 +431,7 @@ def read_run(path: Path, starts_another: str | None = None) -> RunRecord:
     if not file.exists() and not path.is_symlink():
         raise _no_run_error(path)
     start_new = start_another(starts_another)
-    content = read_json_object(file, fix=start_new[:1].upper() + start_new[1:])
+    content = read_json_object(file, fix=capitalized(start_new))
     format_fix = f"Use the v8 that wrote it, or {start_new}"
     records.check_format(content, RUN_FORMAT, kind="run", where=str(file), fix=format_fix)
     fix = f"Restore the file, or {start_new}"

@@ -7,14 +7,14 @@ from typing import Final
 from v8.base.errors import ProfileError, listed
 from v8.model.baselines.baselines import BASELINES
 from v8.profile.profile import load_profile, profile_names
-from v8.runs.run_folder import read_run
+from v8.runs.run_folder import RUN_FILE, read_run
 
 _FORECAST_ENDINGS: Final = (".csv", ".parquet")  # of files of forecasts
 
 
 def is_run(name: str | Path) -> bool:
     """Return whether a name is that of a run folder."""
-    return (Path(name) / "run.json").is_file()
+    return (Path(name) / RUN_FILE).is_file()
 
 
 def require_places(names: Sequence[str]) -> None:

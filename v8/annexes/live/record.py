@@ -56,7 +56,7 @@ from v8.annexes.live.entries import (
 from v8.annexes.live.ledger import Ledger
 from v8.base.errors import ArtifactError, V8Error, listed
 from v8.base.process import command
-from v8.base.wording import say
+from v8.base.wording import capitalized, say
 from v8.cli.shared import place_words
 from v8.data.market.series import Series, iso, series_advice
 from v8.forecaster.metadata import METADATA_FILE, read_metadata
@@ -538,7 +538,7 @@ def _no_record_error(ledger: Ledger, place: Path | str) -> ArtifactError:
         if not same and _is_there(place):
             fix += f". If this is another run, {begin}"
     elif _is_there(place):
-        fix = begin[:1].upper() + begin[1:]
+        fix = capitalized(begin)
     else:
         from v8.runs.run_folder import folder_advice  # noqa: PLC0415 - as above
 

@@ -107,11 +107,12 @@ def read_ranges(file: Path, profile: Profile) -> Ranges:
     """
     kind = Annotated[dict[str, Range], Field(min_length=1)]
     example = shipped_place("search/frontier.yaml")
-    fix = f"Write it like {example}, or name another file with param:ranges"
-    if not file.exists():
+    if file.exists():
+        fix = f"Write it like {example}, or name another file with param:ranges"
+    elif file.parent.parent == config_path("frontier").parent:  # next to a shipped profile
         fix = f"Copy {example}, change it, and name it with param:ranges"
-        if file.parent.parent != config_path("frontier").parent:  # next to a profile of the user
-            fix = f"Copy {example} there, and change it, or name another file with param:ranges"
+    else:
+        fix = f"Copy {example} there, and change it, or name another file with param:ranges"
     ranges: Ranges = checked(kind, read_yaml(file, fix), where=str(file), fix=fix, refusal=ProfileError)
     for key, value_range in ranges.items():
         location = under_key(str(file), key)

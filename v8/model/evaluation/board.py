@@ -45,8 +45,7 @@ from v8.profile.tasks import TASKS
 KEYS: Final = ("unique_id", "ds", "cutoff", "step", "column", "y", "scale")
 """Columns of a frame of forecasts that are no methods. `unique_id`, `ds`, `cutoff` and `y` are Nixtla's."""
 
-
-MOST_OFF: Final = 10
+_LARGEST_FACTOR: Final = 10
 """Largest factor, unitless, between the medians of forecasts and of actual values in the same unit."""
 
 
@@ -211,13 +210,15 @@ def _require_unit(name: str, column: str, forecast_NH: FloatArray, windows: Seri
     is_forecast = np.isfinite(forecast_NH)
     if not is_forecast.any() or (actual_NH <= 0).any():
         return
-    typical, actual = (float(np.median(values_NH[is_forecast])) for values_NH in (forecast_NH, actual_NH))
-    if actual / MOST_OFF <= typical <= actual * MOST_OFF:
+    forecast_median = float(np.median(forecast_NH[is_forecast]))
+    actual_median = float(np.median(actual_NH[is_forecast]))
+    if actual_median / _LARGEST_FACTOR <= forecast_median <= actual_median * _LARGEST_FACTOR:
         return
     raise ArgumentError(
         where=f"forecasts of {windows.series}, {name}, {column}",
-        rule=f"are in the unit of the actual values: their medians differ by a factor of at most {MOST_OFF}",
-        got=f"a median of {typical:.4g} for actual values of {actual:.4g}",
+        rule="are in the unit of the actual values: their medians differ by a factor of at most "
+        f"{_LARGEST_FACTOR}",
+        got=f"a median of {forecast_median:.4g} for actual values of {actual_median:.4g}",
         fix="Write prices of the quote currency, no returns and no scaled values; other columns are shares",
     )
 

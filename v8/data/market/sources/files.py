@@ -17,8 +17,7 @@ must have that sha256.
 
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice, pairwise
@@ -251,22 +250,16 @@ class FilesSource:
         if any(IS_CLOSED in table for table in tables):  # a file without it has closed bars only
             tables = [table if IS_CLOSED in table else table.assign(**{IS_CLOSED: True}) for table in tables]
         frame = pd.concat(tables, ignore_index=True)
-        with self._joined_files_named(files):
+        try:
             checked = check_candles(frame, series, source=self.name, now_s=int(self.now()))
             require_one_unit(checked)
-        return checked.newest(num_bars, end_s)
-
-    @contextmanager
-    def _joined_files_named(self, files: Sequence[_Table]) -> Iterator[None]:
-        """Name the files in a refusal of rows that were joined from several ones."""
-        try:
-            yield
         except DataError as error:
             if len(files) == 1:
                 raise
             names = listed([str(file.path.relative_to(self.folder)) for file in files])
             where = f"{error.where}, one series in {len(files)} files ({names})"
             raise DataError(where=where, rule=error.rule, got=error.got, fix=error.fix) from error
+        return checked.newest(num_bars, end_s)
 
     def _read(self, file: _Table, series: Series) -> pd.DataFrame:
         """Read a candle file; one with a .CHECKSUM next to it must have that sha256."""

@@ -63,6 +63,7 @@ digests; from 3.1 on it is exact and the argument is deprecated."""
 SEPARATORS: Final[str] = ",;\t|"
 _MOST_LINES_TO_HEADER: Final = 5  # `sep=`, an address, an empty line, the header; or its levels and times
 _MAX_LINE: Final = 65_536
+_LINE: Final = re.compile(rb"[^\r\n]+")
 _CLOCK: Final = re.compile(r"\d{1,2}:\d{2}")
 _FEWEST_UNNAMED: Final = 6  # values of a row without a header; fewer could be anything
 _EVEN: Final = "be a CSV with as many values in each row as columns"
@@ -449,18 +450,21 @@ def _json_rows(content: bytes) -> Any:
     Raises:
         ValueError: If it is neither.
     """
-    lines = [(number, line) for number, line in enumerate(content.splitlines(), 1) if line.strip()]
+    stripped = content.strip()
+    first_line = _LINE.match(stripped)
+    if first_line is None or first_line.end() == len(stripped):
+        return parse_json(content)
     try:
-        rows = [parse_json(line) for _, line in lines[:1]]
+        parse_json(first_line[0])
     except ValueError:  # such as an opening bracket
         return parse_json(content)
-    if len(lines) == 1:
-        return rows[0]
-    for number, line in lines[1:]:
-        try:
-            rows.append(parse_json(line))
-        except ValueError as error:
-            raise ValueError(f"in line {number:,}: {error}") from error
+    rows = []
+    for number, line in enumerate(content.splitlines(), 1):
+        if line.strip():
+            try:
+                rows.append(parse_json(line))
+            except ValueError as error:
+                raise ValueError(f"in line {number:,}: {error}") from error
     return rows
 
 
